@@ -116,7 +116,7 @@ const CALLS: &[(&str, Call)] = &[
     }),
 ];
 
-/// Checks that a call of a forked child failed with the right error.
+/// Checks that a call made by a forked child failed with the right error.
 fn check(what: &str, end: Result<()>) -> std::result::Result<(), String> {
     match end {
         Err(error)

@@ -198,11 +198,11 @@ fn one_ring(broken: Broken) {
                 for number in 1..=CELLS {
                     receive(&receiver, &near, number);
                     if broken == Broken::Early {
-                        receiver.pass(&*far, true);
+                        receiver.finish(&*far, true);
                     }
                     assert_eq!(near.read_segment(), payload(number));
                     if broken != Broken::Early {
-                        receiver.pass(&*far, true);
+                        receiver.finish(&*far, true);
                     }
                 }
             })
@@ -211,7 +211,7 @@ fn one_ring(broken: Broken) {
         for number in 1..=CELLS {
             let before = sender.count();
             while !sender.has_room(&*far)
-                || (broken != Broken::Unchecked && !sender.is_through(&*far, before))
+                || (broken != Broken::Unchecked && !sender.is_acknowledged(&*far, before))
             {
                 thread::yield_now();
             }
@@ -236,7 +236,7 @@ fn reused_cells(broken: Broken) {
                         far.release(acknowledgement(0), 2);
                     }
                     receive(&receiver, &near, number);
-                    receiver.pass(&*far, false);
+                    receiver.finish(&*far, false);
                 }
             })
         };
@@ -264,12 +264,12 @@ fn both_directions(broken: Broken) {
                 for number in 1..=2 {
                     receive(&receiver, &near, number);
                     if broken == Broken::Early {
-                        send(&mut sender, &far, number, receiver.through() + 1);
+                        send(&mut sender, &far, number, receiver.finished() + 1);
                     }
                     assert_eq!(near.read_segment(), payload(number));
-                    receiver.pass(&*far, false);
+                    receiver.finish(&*far, false);
                     if broken != Broken::Early {
-                        send(&mut sender, &far, number, receiver.through());
+                        send(&mut sender, &far, number, receiver.finished());
                     }
                 }
             })
@@ -278,14 +278,14 @@ fn both_directions(broken: Broken) {
         let mut sender = Sender::<LONG>::new(RING, acknowledgement(0));
         for number in 1..=2 {
             near.write_segment(payload(number));
-            send(&mut sender, &near, number, receiver.through());
+            send(&mut sender, &near, number, receiver.finished());
             if broken == Broken::Unchecked {
                 continue;
             }
             sender.record_acknowledgment(receive(&receiver, &far, number));
-            receiver.pass(&*near, false);
+            receiver.finish(&*near, false);
             // The sender knows the count without reading the acknowledgement word.
-            assert!(sender.is_through(&Unreadable, u64::from(number)));
+            assert!(sender.is_acknowledged(&Unreadable, u64::from(number)));
         }
         other.join().unwrap();
     });
@@ -318,11 +318,11 @@ fn two_readers(broken: Broken) {
                         return;
                     }
                     if broken == Broken::Early {
-                        receiver.pass(&*far, true);
+                        receiver.finish(&*far, true);
                     }
                     assert_eq!(near.read_segment(), payload(number));
                     if broken != Broken::Early {
-                        receiver.pass(&*far, true);
+                        receiver.finish(&*far, true);
                     }
                 }
             })
@@ -333,7 +333,7 @@ fn two_readers(broken: Broken) {
             let is_checked = |reader| reader == 0 || broken != Broken::Unchecked;
             let is_free = senders.iter_mut().enumerate().all(|(reader, sender)| {
                 let before = sender.count();
-                !is_checked(reader) || sender.is_through(&*far[reader], before)
+                !is_checked(reader) || sender.is_acknowledged(&*far[reader], before)
             });
             if is_free {
                 near.write_segment(payload(number));
@@ -423,7 +423,7 @@ fn sleep_through(broken: Broken, near: &Memory, far: &Memory, sleep: &Sleep, cel
         }
         if is_there {
             receive(&receiver, near, next);
-            receiver.pass(far, true);
+            receiver.finish(far, true);
             next += 1;
         }
     }

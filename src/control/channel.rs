@@ -72,8 +72,8 @@ impl Channel {
         registry.register(&mut self.stream, token, interest)
     }
 
-    /// Queues `message` and sends as many bytes as the system accepts now. If the connection is
-    /// lost, [`Channel::flush_and_receive`] reports the loss after it has returned all messages
+    /// Queues `message` and sends as many bytes as the system currently accepts. If the connection
+    /// is lost, [`Channel::flush_and_receive`] reports the loss after it has returned all messages
     /// that can still be read.
     pub(crate) fn send(&mut self, message: &impl Serialize) {
         self.send_encoded(&encode(message));
@@ -113,7 +113,7 @@ impl Channel {
         self.broken.is_some()
     }
 
-    /// Sends as many bytes as the system accepts now.
+    /// Sends as many bytes as the system currently accepts.
     pub(super) fn flush(&mut self) {
         while self.sent < self.queued.len() {
             match self.stream.write(&self.queued[self.sent..]) {

@@ -86,7 +86,7 @@ impl Connections {
     }
 
     /// Adds a channel under the ID `id`. Messages that it has already received are returned as if
-    /// they arrived now.
+    /// they had just arrived.
     pub(crate) fn insert(&mut self, id: usize, mut channel: Channel) -> io::Result<()> {
         channel.register(&self.registry, Token(CHANNEL_FIRST + id))?;
         self.channels.insert(id, channel);

@@ -94,7 +94,7 @@ impl Shared {
         *lock(&self.thread) = Some(thread);
     }
 
-    /// Returns the oldest command, if there is one, and `true` if commands have been dropped
+    /// Returns the oldest command, if there is one, and whether commands have been dropped
     /// because the thread did not keep up.
     pub(super) fn take(&self) -> (Option<Command>, bool) {
         let command = self.commands.1.try_recv().ok();

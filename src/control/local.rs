@@ -364,7 +364,7 @@ impl LocalPeers {
     }
 
     /// Sends the descriptor `own` for `channel` to `rank`. Returns `false` if the socket of `rank`
-    /// cannot accept it now.
+    /// cannot currently accept it.
     ///
     /// # Errors
     /// Returns `ErrorKind::PeerLost` if `rank` is gone, `ErrorKind::Usage` if it does not share

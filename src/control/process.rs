@@ -28,7 +28,7 @@ pub(super) enum Life {
     Unknown,
 }
 
-/// Returns the state of `peer`'s process, as seen from the process of `own`.
+/// Returns the state of `peer`'s process, as seen from `own`'s process.
 pub(super) fn life(own: &Peer, peer: &Peer) -> Life {
     let (Some(ours), Some(theirs)) = (&own.process, &peer.process) else {
         return Life::Unknown;

@@ -163,7 +163,7 @@ fn messages() -> Vec<Message> {
         },
         Message::Mark(3),
         Message::Agreed(3),
-        Message::Patient(1),
+        Message::UntimedWait(1),
         Message::Clock(clock),
         Message::Entered(call()),
         Message::AllEntered(1),

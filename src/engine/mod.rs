@@ -4,8 +4,9 @@
 //!
 //! - [`cache`] chooses, builds and caches programs. [`bind`] creates a program from a plan.
 //! - [`run`](self) is the interpreter. It moves bytes through a [`medium`].
-//! - `queue` holds the operations in one order. [`group`] holds both orders of a set of ranks.
-//!   [`Engine`] holds all groups of a process. Its methods accept world ranks.
+//! - `queue` holds operations in the order of their calls. [`group`] holds a group's two queues,
+//!   one for collectives and one for messages. [`Engine`] holds all groups of a process. Its
+//!   methods accept world ranks.
 //! - `group_creation` creates groups.
 //! - `watch` handles deadlines and failures. `waits` records which calls are blocking threads.
 //! - [`log`] records when the steps of collectives run.

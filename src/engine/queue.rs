@@ -215,7 +215,7 @@ pub(super) struct Queue {
     scratch_bytes: usize,
     /// Number of consecutive operations that needed less than a quarter of `scratch_bytes`.
     small_ones: u32,
-    reservations: Reservations,
+    pub(super) reservations: Reservations,
     /// The log in which steps are recorded, if recording was requested.
     pub(super) log: Option<Box<Log>>,
     /// `true` if a full link blocks only later sends to the same peer.
@@ -319,7 +319,7 @@ impl Queue {
             // With thousands of messages in flight, most of them wait for an earlier one.
             if slot
                 .message_end()
-                .is_some_and(|end| self.reservations.has_reserved(end))
+                .is_some_and(|end| self.reservations.is_reserved(end))
             {
                 at += 1;
                 continue;

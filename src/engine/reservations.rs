@@ -9,6 +9,7 @@ pub(super) struct Reservations {
     pass: u64,
     sending: Vec<u64>,
     receiving: Vec<u64>,
+    receiving_from_any: u64,
     /// `true` if a link did not accept all ready bytes of an earlier send. No later send may
     /// overtake that send.
     pub(super) is_blocked: bool,
@@ -16,41 +17,36 @@ pub(super) struct Reservations {
 
 impl Reservations {
     pub(super) fn new(world_size: usize) -> Self {
-        let none = vec![0; world_size];
         Self {
-            pass: 0,
-            sending: none.clone(),
-            receiving: none,
-            is_blocked: false,
+            sending: vec![0; world_size],
+            receiving: vec![0; world_size],
+            ..Self::default()
         }
     }
 
-    /// Reserves the link to `peer` for the remaining sends of an earlier operation.
-    pub(super) fn reserve_sending(&mut self, peer: usize) {
-        self.sending[peer] = self.pass;
-    }
-
-    /// Reserves the link from `peer` for the remaining receives of an earlier operation.
-    pub(super) fn reserve_receiving(&mut self, peer: usize) {
-        self.receiving[peer] = self.pass;
-    }
-
-    pub(super) fn is_sending_reserved(&self, peer: usize) -> bool {
-        self.sending[peer] == self.pass
-    }
-
-    pub(super) fn is_receiving_reserved(&self, peer: usize) -> bool {
-        self.receiving[peer] == self.pass
-    }
-
-    /// Returns `true` if an earlier operation has reserved the link of this end of a message, so
-    /// that the message cannot move in this pass.
-    pub(super) fn has_reserved(&self, end: MessageEnd) -> bool {
+    /// Reserves a link for the remaining sends or receives of an operation. Returns `false` if the
+    /// link has already been reserved in this pass.
+    #[inline]
+    pub(super) fn reserve(&mut self, end: MessageEnd) -> bool {
+        let is_first = !self.is_reserved(end);
         match end {
-            MessageEnd::To(peer) => self.is_sending_reserved(peer),
-            MessageEnd::From(peer) => self.is_receiving_reserved(peer),
-            MessageEnd::FromAny(_) => false,
+            MessageEnd::To(peer) => self.sending[peer] = self.pass,
+            MessageEnd::From(peer) => self.receiving[peer] = self.pass,
+            MessageEnd::FromAny(_) => self.receiving_from_any = self.pass,
         }
+        is_first
+    }
+
+    /// Returns `true` if an earlier operation has reserved the link. Later operations cannot use it
+    /// in this pass.
+    #[inline]
+    pub(super) fn is_reserved(&self, end: MessageEnd) -> bool {
+        let last_pass = match end {
+            MessageEnd::To(peer) => self.sending[peer],
+            MessageEnd::From(peer) => self.receiving[peer],
+            MessageEnd::FromAny(_) => self.receiving_from_any,
+        };
+        last_pass == self.pass
     }
 
     pub(super) fn begin_pass(&mut self) {

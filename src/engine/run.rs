@@ -14,6 +14,7 @@
 //!
 #![doc = include_str!("progress.md")]
 
+use super::cache::MessageEnd;
 use super::medium::{Broken, Medium, Moved, Operands, Part};
 use super::program::{Action, Endpoint, Lane, Piece, Program, ProgramStep, rest};
 use super::reservations::Reservations;
@@ -143,8 +144,8 @@ impl Run {
         Ok(done - from)
     }
 
-    /// Advances a step within `piece`, which begins at byte `offset` of the step. Returns the
-    /// number of bytes by which it advanced.
+    /// Advances the part of a step that `piece` covers, which begins at byte `offset` of the step.
+    /// Returns the number of bytes by which it advanced.
     #[inline(always)]
     fn part<M: Medium>(
         &self,
@@ -177,9 +178,9 @@ impl Run {
             Action::Complete { to, first_reader } => {
                 let positions = &self.counters[self.readers + first_reader..];
                 let mut readers = to.iter().zip(positions);
-                let are_through =
-                    readers.all(|(one, position)| medium.is_through(one.peer, *position));
-                Ok(if are_through { piece.bytes } else { 0 })
+                let are_acknowledged =
+                    readers.all(|(one, position)| medium.is_acknowledged(one.peer, *position));
+                Ok(if are_acknowledged { piece.bytes } else { 0 })
             }
             Action::Copy(source) => {
                 let source = rest(source, offset, piece.bytes);
@@ -320,12 +321,12 @@ impl Run {
     pub(super) fn reserve(&self, program: &Program, reservations: &mut Reservations) {
         for (lane, at) in program.sends.iter().zip(&self.counters[self.sends..]) {
             if *at < lane.steps.len() {
-                reservations.reserve_sending(lane.peer);
+                reservations.reserve(MessageEnd::To(lane.peer));
             }
         }
         for (lane, at) in program.receives.iter().zip(&self.counters[self.receives..]) {
             if *at < lane.steps.len() {
-                reservations.reserve_receiving(lane.peer);
+                reservations.reserve(MessageEnd::From(lane.peer));
             }
         }
     }
@@ -348,7 +349,7 @@ impl Run {
         // these peers have reached the message.
         let is_at = |one: &Endpoint| {
             self.send_at(one.lane) == one.number as usize
-                && !reservations.is_sending_reserved(one.peer)
+                && !reservations.is_reserved(MessageEnd::To(one.peer))
         };
         if to[0].lane != lane || !to.iter().all(is_at) {
             return None;
@@ -413,7 +414,7 @@ impl Run {
                 // A reduction of several messages runs on the lane of the first message.
                 let is_at = |one: &Endpoint| {
                     self.receive_at(one.lane) == one.number as usize
-                        && !reservations.is_receiving_reserved(one.peer)
+                        && !reservations.is_reserved(MessageEnd::From(one.peer))
                 };
                 if from[0].lane != lane || !from.iter().all(is_at) {
                     break;

@@ -7,9 +7,10 @@ use crate::protocol::call::Call;
 use crate::protocol::message::Message;
 use crate::sys::memory::Region;
 use bind::Placement;
-use cache::{Cache, Key};
+use cache::{Cache, Key, MessageEnd, Prepared};
 use group::Start;
 use medium::host::Links;
+use std::sync::Arc;
 
 /// A link on which no bytes ever move.
 struct Unconnected;
@@ -152,5 +153,34 @@ fn goodbye_before_group_is_added_prevents_failure() {
         engine.tick(Duration::ZERO);
         engine.poll();
         assert_eq!(engine.next_failure().is_none(), says_goodbye);
+    }
+}
+
+#[test]
+fn messages_on_one_link_send_one_question_per_interval() {
+    let mut group = unconnected(1, 3);
+    for end in [MessageEnd::To(0), MessageEnd::From(2)] {
+        let prepared = Arc::new(Prepared::message(1, end, (1, Dtype::U8), 0).unwrap());
+        for _ in 0..100 {
+            let mut start = Start {
+                prepared: &prepared,
+                sequence: 0,
+                memory: &mut Memory::in_place(Region::own(vec![0u8])),
+                timeout: Duration::from_secs(60),
+                gate: None,
+            };
+            group.post(Order::Pairs, &mut start).unwrap();
+        }
+    }
+    for second in 0..3 {
+        group.tick(Duration::from_secs(second));
+        let sent = std::iter::from_fn(|| group.next_control());
+        let asked = sent.filter(|(_, message)| matches!(message, Message::Waiting(_)));
+        let asked: Vec<_> = asked.map(|(to, _)| to).collect();
+        let expected = match second {
+            0 => vec![],
+            _ => vec![To::Rank(0), To::Rank(2)],
+        };
+        assert_eq!(asked, expected, "after {second} s");
     }
 }

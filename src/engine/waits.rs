@@ -117,7 +117,7 @@ impl Group {
 
     /// Sets the name that messages use for the communicator.
     pub fn rename(&mut self, name: String) {
-        self.session.rename(name);
+        self.session.set_title(name);
     }
 
     /// Returns the name that the program has given the communicator.

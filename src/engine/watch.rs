@@ -80,8 +80,8 @@ impl Group {
                 let error = Error::protocol(format!(
                     "{} received invalid data from {} during {}: {why}; run the same version on \
                      all ranks",
-                    self.session.name(self.rank),
-                    self.session.name(peer),
+                    self.session.rank_name(self.rank),
+                    self.session.rank_name(peer),
                     call.name()
                 ));
                 let error = error.with_rank(self.rank).with_peer(peer);
@@ -91,8 +91,8 @@ impl Group {
                 let error = Error::system(format!(
                     "{} cannot share memory with {} during {}: {why}; set RINGTREE_TRANSPORT=tcp \
                      to avoid shared memory",
-                    self.session.name(self.rank),
-                    self.session.name(peer),
+                    self.session.rank_name(self.rank),
+                    self.session.rank_name(peer),
                     call.name()
                 ));
                 let error = error.with_rank(self.rank).with_peer(peer);
@@ -241,7 +241,7 @@ impl Group {
                 .then_some((last, slot.call()?))
         });
         if let Some((peer, call)) = missed {
-            self.session.miss(peer, &call);
+            self.session.fail_if_left(peer, &call);
         }
     }
 
@@ -385,8 +385,12 @@ fn check_deadlines(
     (session, stall_warning): (&mut Session, &mut StallWarning),
     now: Duration,
 ) {
+    queue.reservations.begin_pass();
     for (place, index) in queue.order.iter().enumerate() {
         let slot = &mut queue.slots[*index];
+        // A message that waits for an earlier one on the same link has no question of its own.
+        let reserve = |end| queue.reservations.reserve(end);
+        let is_first_on_link = slot.message_end().is_none_or(reserve);
         slot.since.get_or_insert(now);
         let Some(call) = slot.call() else {
             continue;
@@ -418,7 +422,9 @@ fn check_deadlines(
             stall_warning.line = stall_text(rank, &call, slot, (&awaited, waited), session);
             slot.is_warned_of = stall_warning.line.is_some();
         }
-        session.notify_waiting(&call, &awaited, slot.notices as usize);
+        if is_first_on_link {
+            session.notify_waiting(&call, &awaited, slot.notices as usize);
+        }
         slot.notices += 1;
         slot.noticed_at = notice_due;
     }
@@ -438,7 +444,7 @@ fn timeout_error(
         None => format!("after {waited_s:.1} s"),
         Some(other) => format!(
             "{waited_s:.1} s after it learned that {} had made the same call with this timeout",
-            session.name(other as usize)
+            session.rank_name(other as usize)
         ),
     };
     let report = wait_report(slot, call, awaited, session);
@@ -449,7 +455,11 @@ fn timeout_error(
         }
         false => "find out why, or raise the timeout if the call is merely slow",
     };
-    let (name, on, who) = (session.name(rank), session.name_suffix(), report.words);
+    let (name, on, who) = (
+        session.rank_name(rank),
+        session.title_suffix(),
+        report.words,
+    );
     let error = format!("{name} timed out in {call}{on} {deadline}: {who}; {advice}");
     let error = Error::deadline(error).with_missing(report.ranks);
     call.mark(error.with_rank(rank))
@@ -473,9 +483,9 @@ fn stall_text(
     };
     Some(format!(
         "{} has waited {:.0} s in {call}{}: {}; {limit}",
-        session.name(rank),
+        session.rank_name(rank),
         waited.as_secs_f64(),
-        session.name_suffix(),
+        session.title_suffix(),
         report.words
     ))
 }

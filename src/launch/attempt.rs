@@ -57,7 +57,7 @@ pub(super) fn run_id(job: &Job) -> Result<String> {
 pub(super) struct Attempt {
     /// Number of restarts before this attempt.
     pub(super) number: u16,
-    /// The address at which rank 0 accepts the other ranks.
+    /// The address at which rank 0 accepts connections from the other ranks.
     pub(super) rendezvous: SocketAddr,
     /// The address that `MASTER_ADDR` and `MASTER_PORT` contain, on rank 0's host. Ranks connect at
     /// the rendezvous instead, so the program can use this port for another service, such as

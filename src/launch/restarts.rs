@@ -36,7 +36,7 @@ impl Restarts {
         (self.done, self.tuning.clone())
     }
 
-    /// Returns what happens after the failure `cause`: a restart or the end of the job.
+    /// Returns the action to take after the failure `cause`: restart the job or end it.
     pub(super) fn after(&mut self, cause: &Cause) -> Status {
         let mut cause = cause.clone();
         let allowed = self.allowed;

@@ -68,8 +68,8 @@ pub enum Payload<'a> {
     Bytes(&'a [&'a [u8]]),
     /// A segment that was written only once, for several peers.
     Staged(shm::local::Staged),
-    /// Memory that the peer reads in place. The memory must not change until [`Link::is_through`]
-    /// returns `true`.
+    /// Memory that the peer reads in place. The memory must not change until
+    /// [`Link::is_acknowledged`] returns `true`.
     Exposed(Locator),
 }
 
@@ -185,13 +185,13 @@ pub trait Link: Send {
     }
 
     /// Returns the position, in the order of sending, of the last payload that the peer reads from
-    /// this rank's memory. See [`Link::is_through`].
+    /// this rank's memory. See [`Link::is_acknowledged`].
     fn position(&self) -> usize {
         0
     }
 
     /// Returns `true` if the peer has read every payload up to `position`.
-    fn is_through(&mut self, _position: usize) -> bool {
+    fn is_acknowledged(&mut self, _position: usize) -> bool {
         true
     }
 

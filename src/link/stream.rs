@@ -5,7 +5,7 @@
 //! values. A different header is an error, and no byte that follows it is stored.
 //!
 //! Reading takes one system call per segment. The payload of a short message is read into the
-//! link's buffer together with the header. The payload of a long message is read directly to its
+//! link's buffer together with the header. The payload of a long message is read directly into its
 //! destination, together with the next header.
 
 use super::frame::{HEADER_BYTES, Header};

@@ -70,7 +70,8 @@ pub fn set_options(stream: &impl AsFd) -> io::Result<()> {
 
 /// Closes `socket` in forked children, where it would hide this process's death from its peers.
 pub(crate) fn keep_from_children(socket: &impl AsFd) {
-    // If this fails, peers detect this process's death later if a forked child is still running.
+    // If this fails, peers may take longer to detect this process's death while a forked child is
+    // still running.
     let _ = close_in_children(socket);
 }
 

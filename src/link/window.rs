@@ -5,8 +5,8 @@
 //! in `net.ipv4.tcp_wmem`. The default limit of 4 MiB allows 1.3 Gbit/s at a round trip of 25 ms. A
 //! program can request a buffer of up to `net.core.wmem_max`. The kernel doubles the requested
 //! value and stops tuning that buffer. So the library requests a buffer size only if the round trip
-//! is long and the doubled value exceeds the limit of the kernel's tuning. Receive buffers are left
-//! to the kernel, because their limit is higher.
+//! is long and the doubled value exceeds the limit of the kernel's automatic tuning. Receive
+//! buffers are left to the kernel, because their limit is higher.
 //!
 //! *May import* `limits` and `sys`.
 

@@ -264,7 +264,7 @@ impl Transcript {
     }
 }
 
-fn answer(kind: u8, reason: u8, detail: u32, body: &Digest) -> [u8; ANSWER_BYTES] {
+fn acceptor_frame(kind: u8, reason: u8, detail: u32, body: &Digest) -> [u8; ANSWER_BYTES] {
     let mut bytes = [0; ANSWER_BYTES];
     bytes[..4].copy_from_slice(&ANSWER_MAGIC);
     bytes[4..6].copy_from_slice(&WIRE_VERSION.to_le_bytes());
@@ -278,7 +278,7 @@ fn answer(kind: u8, reason: u8, detail: u32, body: &Digest) -> [u8; ANSWER_BYTES
 /// Returns the refusal of an initiator that has not proven that it holds the secret.
 fn refuse(refusal: Refusal) -> Output {
     Output::Refuse {
-        reply: answer(KIND_REFUSED, refusal.code(), 0, &[0; NONCE_BYTES]).to_vec(),
+        reply: acceptor_frame(KIND_REFUSED, refusal.code(), 0, &[0; NONCE_BYTES]).to_vec(),
         proven: None,
         refusal,
     }
@@ -289,7 +289,7 @@ pub struct Initiator {
     secret: Secret,
     hello: Hello,
     transcript: Transcript,
-    proven: bool,
+    has_sent_proof: bool,
 }
 
 impl Initiator {
@@ -306,7 +306,7 @@ impl Initiator {
             secret: secret.clone(),
             hello,
             transcript,
-            proven: false,
+            has_sent_proof: false,
         };
         (initiator, frame.to_vec())
     }
@@ -330,7 +330,7 @@ impl Initiator {
         if theirs != WIRE_VERSION {
             return Err(Refusal::Version { theirs });
         }
-        if self.proven {
+        if self.has_sent_proof {
             self.answer(frame)
         } else {
             self.challenge(frame)
@@ -342,7 +342,7 @@ impl Initiator {
             return Err(Refusal::Garbage);
         }
         self.transcript.challenge.copy_from_slice(&frame[16..]);
-        self.proven = true;
+        self.has_sent_proof = true;
         let proof = self.transcript.initiator_proof(&self.secret);
         Ok(Output::Reply(proof.to_vec()))
     }
@@ -362,14 +362,14 @@ impl Initiator {
                 hello: self.hello,
                 key: self.transcript.key(&self.secret),
             }),
-            (KIND_REFUSED, 3) => Err(Refusal::WorldSize {
+            (KIND_REFUSED, refusal::WORLD_SIZE) => Err(Refusal::WorldSize {
                 ours: self.hello.world_size,
                 theirs: detail,
             }),
-            (KIND_REFUSED, 4) => Err(Refusal::Rank),
-            (KIND_REFUSED, 5) => Err(Refusal::Addressee { acceptor: detail }),
-            (KIND_REFUSED, 6) => Err(Refusal::Purpose),
-            (KIND_REFUSED, 7) => Err(Refusal::Attempt {
+            (KIND_REFUSED, refusal::RANK) => Err(Refusal::Rank),
+            (KIND_REFUSED, refusal::ADDRESSEE) => Err(Refusal::Addressee { acceptor: detail }),
+            (KIND_REFUSED, refusal::PURPOSE) => Err(Refusal::Purpose),
+            (KIND_REFUSED, refusal::ATTEMPT) => Err(Refusal::Attempt {
                 ours: self.hello.attempt,
                 theirs: half(frame, 8),
             }),
@@ -470,7 +470,7 @@ impl Acceptor {
             challenge: self.nonce,
         };
         self.state = State::Proof(hello, transcript);
-        let reply = answer(KIND_CHALLENGE, 0, 0, &self.nonce);
+        let reply = acceptor_frame(KIND_CHALLENGE, 0, 0, &self.nonce);
         Ok(Output::Reply(reply.to_vec()))
     }
 
@@ -517,7 +517,7 @@ impl Acceptor {
     }
 
     fn signed(&self, kind: u8, reason: u8, detail: u32, transcript: &Transcript) -> Vec<u8> {
-        let mut reply = answer(kind, reason, detail, &[0; NONCE_BYTES]);
+        let mut reply = acceptor_frame(kind, reason, detail, &[0; NONCE_BYTES]);
         let proof = transcript.acceptor_proof(&self.secret, &reply[..16]);
         reply[16..].copy_from_slice(&proof);
         reply.to_vec()

@@ -117,7 +117,7 @@ pub enum Message {
     Ended(u32),
     /// To the coordinator, and from it to all ranks: "a rank is waiting without a deadline in the
     /// collective with this number."
-    Patient(u64),
+    UntimedWait(u64),
     /// To the coordinator, and from it to all ranks: "this rank has made such a call with a
     /// timeout."
     Clock(Clock),
@@ -187,7 +187,7 @@ impl Message {
             Message::Goodbye { .. } | Message::Mark(_) | Message::Agreed(_) | Message::Asking => {
                 true
             }
-            Message::Patient(_) | Message::AllEntered(_) | Message::PostedAny(_) => true,
+            Message::UntimedWait(_) | Message::AllEntered(_) | Message::PostedAny(_) => true,
         }
     }
 }

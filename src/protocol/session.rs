@@ -44,7 +44,7 @@ struct Pending {
     error: Error,
     /// The peer whose link closed, and the call that needs the link. A goodbye may still explain
     /// the loss.
-    lost: Option<(usize, Call)>,
+    lost_link: Option<(usize, Call)>,
     /// The time of the first tick after the error.
     since: Option<Duration>,
     reported: bool,
@@ -81,8 +81,11 @@ pub struct Session {
     calls: Made,
     /// The most recent sends and receives of this rank, each with its peer.
     pair_calls: VecDeque<(usize, Call)>,
+    /// Number of sends and receives that this rank has made.
     pairs_made: u64,
-    made: u64,
+    /// Number of collectives that this rank has made.
+    collectives_made: u64,
+    /// `true` while the last of these collectives is in flight.
     inside: bool,
     /// The ranks that this rank is waiting for.
     awaited: Vec<usize>,
@@ -91,7 +94,7 @@ pub struct Session {
     /// The wait of the thread that calls this group, and the other ranks' waits that it depends on.
     waits: Vec<Wait>,
     /// The name that the program has set for the communicator.
-    name: Option<String>,
+    title: Option<String>,
     /// Calls in which peers have reported that they are waiting, and which this rank has not made
     /// yet.
     announced: BTreeMap<usize, Call>,
@@ -106,7 +109,7 @@ pub struct Session {
     /// Sequence numbers of collectives in which ranks are known to wait without a deadline, each
     /// with the rank that was the coordinator at that time. Contains at most
     /// [`CALLS_REMEMBERED`](crate::limits::CALLS_REMEMBERED) collectives.
-    patient: BTreeMap<u64, usize>,
+    untimed_waits: BTreeMap<u64, usize>,
     /// Clocks of such collectives, indexed by sequence number.
     clocks: BTreeMap<u64, Clock>,
     /// `None` unless calls are checked.
@@ -177,9 +180,8 @@ impl Session {
             // The sender holds the secret, so it is a faulty rank. Errors that it reports are not
             // trusted either.
             let what = format!(
-                "{} sent a message about ranks that do not exist; run the same version of ringtree \
-                 on all ranks",
-                self.name(from)
+                "{} sent an impossible message; run the same version of ringtree on all ranks",
+                self.rank_name(from)
             );
             let error = Error::protocol(what);
             self.failed(error.with_rank(self.rank).with_peer(from));
@@ -206,7 +208,7 @@ impl Session {
             Message::Goodbye {
                 calls,
                 failed_beside,
-            } => self.departed(
+            } => self.receive_goodbye(
                 from,
                 Departed {
                     calls,
@@ -214,18 +216,19 @@ impl Session {
                     since: None,
                 },
             ),
-            Message::Report(error) => self.reported(error),
+            Message::Report(error) => self.receive_report(error),
             Message::FirstError(error) => self.conclude(error),
-            Message::Mark(number) => self.told(from, number),
-            Message::Agreed(number) => self.agreed(from, number),
+            Message::Mark(number) => self.receive_mark(from, number),
+            Message::Agreed(number) => self.receive_agreed_mark(from, number),
+            // The sender is mistaken, because this process is running.
             Message::Ended(rank) if rank as usize == self.rank => {}
             Message::Ended(rank) => self.process_ended(rank as usize, ITS_PROCESS_ENDED),
-            Message::Patient(number) => self.receive_untimed_wait(from, number),
-            Message::Clock(clock) => self.clock_offered(clock),
-            Message::Entered(call) => self.entered(from, call),
-            Message::AllEntered(number) => self.all_entered(number),
-            Message::Posted(call) => self.posted(from, call),
-            Message::PostedAny(waits) => self.posted_any(from, waits),
+            Message::UntimedWait(number) => self.receive_untimed_wait(from, number),
+            Message::Clock(clock) => self.receive_clock(clock),
+            Message::Entered(call) => self.receive_entered(from, call),
+            Message::AllEntered(number) => self.receive_all_entered(number),
+            Message::Posted(call) => self.receive_posted(from, call),
+            Message::PostedAny(waits) => self.receive_posted_any(from, waits),
             Message::Asking => self.answer(from),
         }
     }
@@ -240,51 +243,52 @@ impl Session {
     }
 
     /// Sets the name that messages use for the communicator.
-    pub fn rename(&mut self, name: String) {
-        self.name = Some(name);
+    pub fn set_title(&mut self, name: String) {
+        self.title = Some(name);
     }
 
     /// Returns the name that the program has set for the communicator.
     #[must_use]
     pub fn title(&self) -> Option<&str> {
-        self.name.as_deref()
+        self.title.as_deref()
     }
 
     /// Returns the text that names the communicator after a call, such as `, on "gradients"`, or an
     /// empty string if the communicator has no name.
     #[must_use]
-    pub fn name_suffix(&self) -> String {
-        let name = self.name.as_ref();
-        name.map_or_else(String::new, |name| format!(", on {name:?}"))
+    pub fn title_suffix(&self) -> String {
+        let title = self.title.as_ref();
+        title.map_or_else(String::new, |title| format!(", on {title:?}"))
     }
 
     /// Returns the number of collectives that this rank has made, and the number of its sends and
     /// receives that have a sequence number.
     #[must_use]
     pub fn calls_made(&self) -> (u64, u64) {
-        (self.made, self.pairs_made)
+        (self.collectives_made, self.pairs_made)
     }
 
     /// Records that the link to `peer`, which `call` still needs, is lost.
     pub fn link_lost(&mut self, peer: usize, call: &Call, why: &str) {
-        self.lose(peer, call, GONE, why);
+        self.link_failed(peer, call, GONE, why);
     }
 
     /// Records that `peer` cannot be reached over its link, which `call` still needs. The peer's
     /// process may still be running.
     pub fn link_cut(&mut self, peer: usize, call: &Call, why: &str) {
-        self.lose(peer, call, "cannot be reached", why);
+        self.link_failed(peer, call, "cannot be reached", why);
     }
 
-    fn lose(&mut self, peer: usize, call: &Call, how: &str, why: &str) {
+    fn link_failed(&mut self, peer: usize, call: &Call, how: &str, why: &str) {
         let error = match self.departed.get(&peer) {
-            Some(departed) => self.error_without(peer, departed, call),
-            None => self.lost(peer, how, Some(call), why),
+            Some(departed) => self.departed_error(peer, departed, call),
+            None => self.lost_error(peer, how, Some(call), why),
         };
         self.set_pending(error, Some((peer, *call)));
     }
 
-    /// Reports `error`, such as an expired deadline, unless this rank already has an error.
+    /// Makes `error`, such as an expired deadline, the pending error unless this rank already has
+    /// an error. Then reports the pending error without further waiting.
     pub fn failed(&mut self, error: Error) {
         self.set_pending(error.within(self.members.count()), None);
         self.report();
@@ -319,7 +323,7 @@ impl Session {
             self.broadcast(pending.error);
         }
         let goodbye = Message::Goodbye {
-            calls: self.made,
+            calls: self.collectives_made,
             failed_beside,
         };
         self.send_all(goodbye);
@@ -335,7 +339,7 @@ impl Session {
 
     /// Returns the name that messages use for a rank of the group.
     #[must_use]
-    pub fn name(&self, rank: usize) -> String {
+    pub fn rank_name(&self, rank: usize) -> String {
         self.members.name(rank)
     }
 
@@ -345,13 +349,13 @@ impl Session {
         &self.members
     }
 
-    fn lost(&self, peer: usize, how: &str, call: Option<&Call>, why: &str) -> Error {
+    fn lost_error(&self, peer: usize, how: &str, call: Option<&Call>, why: &str) -> Error {
         let during = call.map_or_else(String::new, |call| format!(" during {}", call.name()));
         let message = format!(
             "{} {how}{during}, detected by {}: {why}; check that rank's last output and restart \
              the job",
-            self.name(peer),
-            self.name(self.rank)
+            self.rank_name(peer),
+            self.rank_name(self.rank)
         );
         let error = Error::peer_lost(peer, message).with_rank(self.rank);
         match call {
@@ -361,7 +365,7 @@ impl Session {
     }
 
     /// Returns the error for `call`, which still needs `peer` although that rank has left.
-    fn error_without(&self, peer: usize, departed: &Departed, call: &Call) -> Error {
+    fn departed_error(&self, peer: usize, departed: &Departed, call: &Call) -> Error {
         let (calls, failed_beside) = (departed.calls, &departed.failed_beside);
         let why = match (failed_beside, call.is_pair()) {
             (Some(_), _) => "another group of its process had failed",
@@ -375,8 +379,8 @@ impl Session {
         };
         let message = format!(
             "{} left after call #{calls}, but {} still needs it for {}; {why}",
-            self.name(peer),
-            self.name(self.rank),
+            self.rank_name(peer),
+            self.rank_name(self.rank),
             call.name()
         );
         let error = call.mark(Error::peer_lost(peer, message).with_rank(self.rank));
@@ -387,39 +391,41 @@ impl Session {
     }
 
     /// Fails with an error if `peer`, which `call` needs, has left.
-    pub fn miss(&mut self, peer: usize, call: &Call) {
+    pub fn fail_if_left(&mut self, peer: usize, call: &Call) {
         if let Some(departed) = self.departed.get(&peer) {
-            let error = self.error_without(peer, departed, call);
+            let error = self.departed_error(peer, departed, call);
             self.failed(error);
         }
     }
 
-    fn set_pending(&mut self, error: Error, lost: Option<(usize, Call)>) {
+    fn set_pending(&mut self, error: Error, lost_link: Option<(usize, Call)>) {
         if !self.has_error() {
             self.pending = Some(Pending {
                 error,
-                lost,
+                lost_link,
                 since: None,
                 reported: false,
             });
         }
     }
 
-    fn departed(&mut self, peer: usize, departed: Departed) {
+    fn receive_goodbye(&mut self, peer: usize, departed: Departed) {
         self.departed.insert(peer, departed);
         self.expect_no_goodbye(peer);
         self.elect();
         self.agree_if_all_reported();
+        // If this rank has seen the link to the peer close but has not reported this yet, the
+        // goodbye explains why, and so replaces the pending error.
         let call = match &self.pending {
             Some(Pending {
-                lost: Some((lost, call)),
+                lost_link: Some((lost, call)),
                 reported: false,
                 ..
             }) if *lost == peer => *call,
             _ => return,
         };
         self.pending = None;
-        self.miss(peer, &call);
+        self.fail_if_left(peer, &call);
     }
 
     /// Returns `true` if `peer` has said goodbye.
@@ -446,7 +452,7 @@ impl Session {
     pub fn fail_if_left_before(&mut self, peer: usize, call: &Call) {
         match self.departed.get(&peer) {
             Some(departed) if departed.calls < call.sequence && !call.is_pair() => {
-                self.miss(peer, call);
+                self.fail_if_left(peer, call);
             }
             _ => {}
         }

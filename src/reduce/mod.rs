@@ -10,8 +10,8 @@
 //! - *Commutative to the bit.* `a ⊕ b` and `b ⊕ a` have the same bits. A NaN result is the
 //!   canonical quiet NaN (positive, only the first payload bit set), even if the CPU produces a
 //!   different NaN. `Min` and `Max` propagate NaN and order −0 below +0.
-//! - *Rounded once.* f16 and bf16 are reduced in f32 and rounded once per call of [`Kernel::fold`],
-//!   to nearest even. A mean is divided before it is rounded.
+//! - *Rounded once.* f16 and bf16 are reduced in f32 and rounded to nearest even once per call of
+//!   [`Kernel::fold`]. A mean is divided before it is rounded.
 //! - *The same on every CPU.* The bits of a result do not depend on the instruction set, the block
 //!   size or the alignment.
 //! - Reducing a single operand without a division is a copy that keeps every bit, including the

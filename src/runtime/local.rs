@@ -3,8 +3,8 @@
 use super::channels::{Known, channel_number, group_of};
 use crate::control::LocalPeers;
 use crate::error::{Error, ErrorKind, Result};
-use crate::link::shm::lanes::{Lanes, LaterLink};
 use crate::link::shm::layout::Layout;
+use crate::link::shm::link_parts::{LaterLink, LinkParts};
 use crate::link::shm::local::Local;
 use crate::link::shm::{
     LocalLinks, SharedLink, Wake, bell, links, peer_region, region, region_bytes, region_of,
@@ -53,7 +53,7 @@ struct Channel {
     ranks: Vec<usize>,
     place: usize,
     /// The parts from which this rank's links are created, once this rank's region exists.
-    lanes: Option<Lanes>,
+    parts: Option<LinkParts>,
     /// Descriptor of the region, until it has been passed to all peers.
     file: Option<OwnedFd>,
     /// Peers to which the descriptor has been passed, and lost peers.
@@ -86,14 +86,14 @@ impl LocalRanks {
     /// creates links from these regions.
     pub(super) fn links(&self, channel: u32, at_most: Duration) -> Result<(LocalLinks, Local)> {
         lock(&self.later).known.add(group_of(channel));
-        let places = self.ranks.len();
+        let ranks = self.ranks.len();
         let making = |error: std::io::Error| Error::io("cannot create shared memory", &error);
-        let (own, file) = region(places).map_err(making)?;
-        let bytes = region_bytes(places);
+        let (own, file) = region(ranks).map_err(making)?;
+        let bytes = region_bytes(ranks);
         let files = self.peers.exchange(channel, &file, Some(bytes), at_most)?;
         let map = |(rank, file)| {
             let mapping = |error| Error::io(format!("cannot map memory of rank {rank}"), &error);
-            Ok((rank, peer_region(places, &file).map_err(mapping)?))
+            Ok((rank, peer_region(ranks, &file).map_err(mapping)?))
         };
         let theirs = files.into_iter().map(map).collect::<Result<_>>()?;
         self.hang(bell(&own));
@@ -192,7 +192,7 @@ impl LocalRanks {
             members: members.clone(),
             ranks,
             place,
-            lanes: None,
+            parts: None,
             file: None,
             handed: BTreeSet::new(),
             arrived: BTreeMap::new(),
@@ -229,8 +229,8 @@ impl LocalRanks {
 
     /// Returns the parts from which this rank's links in a channel are created. Creates this rank's
     /// region if it does not exist yet.
-    fn own<'a>(&self, channel: u32, one: &'a mut Channel) -> Result<&'a mut Lanes> {
-        if one.lanes.is_none() {
+    fn own<'a>(&self, channel: u32, one: &'a mut Channel) -> Result<&'a mut LinkParts> {
+        if one.parts.is_none() {
             let layout = Layout::small(one.ranks.len());
             let making = |error: std::io::Error| Error::io("cannot create shared memory", &error);
             let (own, file) = region_of(layout).map_err(making)?;
@@ -238,10 +238,10 @@ impl LocalRanks {
             let (peers, members) = (Arc::clone(&self.peers), one.members.clone());
             let wake: Wake = Arc::new(move |peer| peers.wake(members.world_rank(peer)));
             let ranks = (one.ranks.as_slice(), one.place);
-            one.lanes = Some(Lanes::new(layout, (channel, 0), ranks, own, &wake));
+            one.parts = Some(LinkParts::new(layout, (channel, 0), ranks, own, &wake));
             one.file = Some(file);
         }
-        Ok(one.lanes.as_mut().expect("invariant: it was just created"))
+        Ok(one.parts.as_mut().expect("invariant: it was just created"))
     }
 
     /// Passes the descriptor of this rank's region in a channel to `peer`, unless it was passed

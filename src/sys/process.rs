@@ -41,7 +41,7 @@ pub(crate) fn suspend() {
     let mut before = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: a sigaction of zeros is the default action with an empty mask. The first call writes
     // the current action to memory that is valid for it, and that action is restored only if the
-    // call has succeeded. `raise` signals this thread, so the process stops before it returns.
+    // call succeeded. `raise` signals this thread, so the process stops before it returns.
     unsafe {
         let default: libc::sigaction = std::mem::zeroed();
         if libc::sigaction(libc::SIGTSTP, &raw const default, before.as_mut_ptr()) == 0 {

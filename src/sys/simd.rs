@@ -306,7 +306,7 @@ mod x86 {
 
         #[inline(always)]
         fn widen_bf16(self, words: [u32; LANES]) -> Pair<[f32; LANES]> {
-            // SAFETY: as in `widen_f16`. Sixteen `u32` are exactly the bits of a `__m512i`.
+            // SAFETY: as in `widen_f16`. Sixteen `u32`s have exactly the bits of a `__m512i`.
             unsafe {
                 let words = transmute::<[u32; LANES], __m512i>(words);
                 let lower = _mm512_slli_epi32::<16>(words);

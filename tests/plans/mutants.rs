@@ -56,7 +56,7 @@ struct Mistake {
 struct Count {
     /// The verifier accepted the mutant, and its result is right.
     harmless: usize,
-    /// The verifier rejected the mutant, but its result would be right.
+    /// The verifier rejected the mutant, but its result would have been right.
     harmless_rejected: usize,
     /// The verifier rejected the mutant, which would hang or give a wrong result. Maps each kind of
     /// change to the number of such mutants and the number of those whose mistake the fault names.

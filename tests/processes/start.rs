@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The timeout of starts that fail.
+/// Timeout for starts that are expected to fail.
 const SHORT: Duration = Duration::from_millis(1500);
 /// Failing starts end within this time, even on a slow machine.
 const SOON: Duration = Duration::from_secs(12);
@@ -481,8 +481,8 @@ fn joining_rank_reports_which_rank_it_waits_for() {
     }
 }
 
-/// Interrupts rank 0 while it waits for rank 1, which does not take part. Returns the error of rank
-/// 0, and the result of rank 1's next calls.
+/// Interrupts rank 0 while it waits for rank 1, which does not take part. Returns rank 0's
+/// error and the results of rank 1's next calls.
 fn interrupted_in(waits: fn(Communicator) -> Option<Error>) -> (Option<Error>, Result<()>) {
     let id = UniqueId::on("127.0.0.1").unwrap();
     let rank = |rank: usize| {

@@ -188,8 +188,7 @@ fn nonexistent_exposed_payload_is_garbage() {
     }
 }
 
-/// The last part of a message must not be longer than the rest of the message that is still
-/// missing.
+/// The last part of a message must not be longer than the rest of the message.
 #[test]
 fn message_that_exceeds_its_length_is_garbage() {
     let (mut honest, lying) = links_with_liar(2);

@@ -55,8 +55,8 @@ fn input_is_only_read_and_output_is_right() {
     for world_size in 1..=9 {
         let cases = cases(world_size);
         on_every_rank(&mut world(world_size), |rank| {
-            // Neighboring cases differ in their counts and pieces. Each case is called in two ways,
-            // so that every algorithm is called in all ways.
+            // Neighboring cases differ in their counts and pieces. Each case is called in two ways.
+            // Together, the cases call every algorithm in every way.
             for (at, case) in cases.iter().enumerate() {
                 for way in [at, at + 5] {
                     let (patience, exposed) = (PATIENCES[way % 3], EXPOSED[way % 4]);

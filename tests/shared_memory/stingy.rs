@@ -68,8 +68,8 @@ impl Link for Stingy {
     fn position(&self) -> usize {
         self.link.position()
     }
-    fn is_through(&mut self, position: usize) -> bool {
-        self.random.below(2) == 0 && self.link.is_through(position)
+    fn is_acknowledged(&mut self, position: usize) -> bool {
+        self.random.below(2) == 0 && self.link.is_acknowledged(position)
     }
     fn flush(&mut self) {
         self.link.flush();

@@ -188,7 +188,7 @@ impl Case {
     }
 }
 
-/// The way in which a rank makes its calls.
+/// How a rank makes its calls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Way {
     /// Step by step, no matter how long the call takes.

@@ -92,8 +92,8 @@ fn time_grows_with_ranks_as_the_algorithm_predicts() {
     }
 }
 
-/// Returns the predicted time of all ranks' plans, in a model whose o includes the bytes of a
-/// header.
+/// Returns the predicted time of all ranks' plans, in a model whose overhead `o` includes the
+/// bytes of a header.
 fn predicted_s(world: &World, call: &Call, algorithm: Algorithm) -> f64 {
     let bytes = call.count * call.dtype.size();
     longest_path_between_sites_s(&plans(world, call, algorithm), bytes, &table_of(world))

@@ -351,7 +351,7 @@ impl Medium for Recorder<'_> {
         0
     }
 
-    fn is_through(&mut self, _peer: usize, _position: usize) -> bool {
+    fn is_acknowledged(&mut self, _peer: usize, _position: usize) -> bool {
         true
     }
 

@@ -523,10 +523,10 @@ impl Medium for HostMedium<'_> {
     }
 
     #[inline]
-    fn is_through(&mut self, peer: usize, position: usize) -> bool {
+    fn is_acknowledged(&mut self, peer: usize, position: usize) -> bool {
         self.links.by_peer[peer]
             .as_mut()
-            .is_none_or(|one| one.is_through(position))
+            .is_none_or(|one| one.is_acknowledged(position))
     }
 
     #[inline]

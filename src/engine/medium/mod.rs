@@ -78,11 +78,11 @@ pub(crate) trait Medium {
     /// Returns `false` if a receive from `peer` cannot make progress now.
     fn is_ready(&self, peer: usize) -> bool;
 
-    /// Returns the position of the last bytes sent to `peer`, for [`Medium::is_through`].
+    /// Returns the position of the last bytes sent to `peer`, for [`Medium::is_acknowledged`].
     fn position(&self, peer: usize) -> usize;
 
     /// Returns `true` if `peer` has read everything up to `position`.
-    fn is_through(&mut self, peer: usize, position: usize) -> bool;
+    fn is_acknowledged(&mut self, peer: usize, position: usize) -> bool;
 
     /// Returns the number of bytes per element. Elements are never split.
     fn element_bytes(&self) -> usize;

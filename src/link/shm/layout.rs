@@ -36,17 +36,17 @@ pub(crate) const KERNEL_FENCE: usize = 1;
 /// The layout of the regions of ranks that share memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    places: usize,
+    ranks: usize,
     row_slots: usize,
     segment_bytes: usize,
 }
 
 impl Layout {
-    /// Returns the layout for `places` ranks that use full-size segments.
+    /// Returns the layout for `ranks` ranks that use full-size segments.
     #[must_use]
-    pub const fn new(places: usize) -> Self {
+    pub const fn new(ranks: usize) -> Self {
         let [least, most] = ROW_SLOTS;
-        let fair = REGION_SLOTS / if places == 0 { 1 } else { places };
+        let fair = REGION_SLOTS / if ranks == 0 { 1 } else { ranks };
         let row_slots = if fair < least {
             least
         } else if fair > most {
@@ -55,18 +55,18 @@ impl Layout {
             fair
         };
         Self {
-            places,
+            ranks,
             row_slots,
             segment_bytes: SHARED_SEGMENT_BYTES,
         }
     }
 
-    /// Returns the layout for a group of `places` ranks if many such groups may exist. Together,
+    /// Returns the layout for a group of `ranks` ranks if many such groups may exist. Together,
     /// the segments of a region take up at most [`GROUP_SEGMENTS_BYTES`], unless there are more
     /// than 64 ranks.
     #[must_use]
-    pub const fn small(places: usize) -> Self {
-        let rows = SMALL_ROW_SLOTS * if places == 0 { 1 } else { places };
+    pub const fn small(ranks: usize) -> Self {
+        let rows = SMALL_ROW_SLOTS * if ranks == 0 { 1 } else { ranks };
         let fair = 1 << (GROUP_SEGMENTS_BYTES / rows).ilog2();
         let segment_bytes = if fair < SMALL_SEGMENT_BYTES_MIN {
             SMALL_SEGMENT_BYTES_MIN
@@ -76,7 +76,7 @@ impl Layout {
             fair
         };
         Self {
-            places,
+            ranks,
             row_slots: SMALL_ROW_SLOTS,
             segment_bytes,
         }
@@ -85,11 +85,11 @@ impl Layout {
     /// Returns the number of words and the number of bytes in a region.
     #[must_use]
     pub const fn division(self) -> Division {
-        let cells = 1 + self.places + self.places * CELLS;
+        let cells = 1 + self.ranks + self.ranks * CELLS;
         let words = cells * CELL_WORDS;
         Division {
             words: words.next_multiple_of(PAGE_BYTES / WORD_BYTES),
-            bytes: self.places * self.row_slots * self.segment_bytes,
+            bytes: self.ranks * self.row_slots * self.segment_bytes,
         }
     }
 
@@ -115,7 +115,7 @@ impl Layout {
     /// Returns the index of the first word of the owner's ring to `place`.
     #[must_use]
     pub const fn ring(self, place: usize) -> usize {
-        (1 + self.places + place * CELLS) * CELL_WORDS
+        (1 + self.ranks + place * CELLS) * CELL_WORDS
     }
 
     /// Returns the offset of segment `slot` in row `place`.
@@ -131,10 +131,10 @@ mod tests {
 
     #[test]
     fn small_region_stays_within_its_share() {
-        for (places, segment_kib) in [(1, 128), (2, 128), (3, 64), (4, 64), (8, 32), (64, 4)] {
-            let layout = Layout::small(places);
-            assert_eq!(layout.segment_bytes(), segment_kib << 10, "{places}");
-            assert!(layout.division().bytes <= GROUP_SEGMENTS_BYTES, "{places}");
+        for (ranks, segment_kib) in [(1, 128), (2, 128), (3, 64), (4, 64), (8, 32), (64, 4)] {
+            let layout = Layout::small(ranks);
+            assert_eq!(layout.segment_bytes(), segment_kib << 10, "{ranks}");
+            assert!(layout.division().bytes <= GROUP_SEGMENTS_BYTES, "{ranks}");
             assert!(layout.row_slots() >= 2, "a link must hold two messages");
         }
         assert_eq!(Layout::small(1000).segment_bytes(), SMALL_SEGMENT_BYTES_MIN);

@@ -5,7 +5,7 @@ use super::exposed::PeerMemories;
 use super::layout::{KERNEL_FENCE, Layout};
 use super::local::Local;
 use super::ring::{INLINE_BYTES, Receiver, Sender};
-use super::{Place, Present, SharedLink, Wake};
+use super::{CurrentCell, PayloadSource, SharedLink, Wake};
 use crate::limits::LINK_GRACE;
 use crate::link::{Link, LinkError, Message, Payload};
 use crate::sys::barrier::is_kernel_fencing;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The parts from which a rank's links are created.
-pub(crate) struct Lanes {
+pub(crate) struct LinkParts {
     layout: Layout,
     channel: (u32, u16),
     /// The ranks that share the memory, in ascending order, including this rank.
@@ -29,8 +29,8 @@ pub(crate) struct Lanes {
     wake: Wake,
 }
 
-impl Lanes {
-    /// Creates the lanes of rank `ranks[place]`, which owns `own`. `ranks` must be in ascending
+impl LinkParts {
+    /// Creates the parts of rank `ranks[place]`, which owns `own`. `ranks` must be in ascending
     /// order. `channel` is the pair `(group, epoch)`.
     #[must_use]
     pub(crate) fn new(
@@ -79,10 +79,10 @@ impl Lanes {
             position: 0,
             their_row: layout.slot(place, 0),
             their_staging: layout.slot(their_place, 0),
-            present: Present {
+            current: CurrentCell {
                 bytes: 0,
                 taken: 0,
-                place: Place::Beside,
+                source: PayloadSource::Inline,
                 inline: [0; INLINE_BYTES],
             },
             memories: self.memories[their_place].clone(),
@@ -206,9 +206,9 @@ impl Link for LaterLink {
         self.made.as_ref().map_or(0, SharedLink::position)
     }
 
-    fn is_through(&mut self, position: usize) -> bool {
+    fn is_acknowledged(&mut self, position: usize) -> bool {
         let link = self.made.as_mut();
-        link.is_none_or(|link| link.is_through(position))
+        link.is_none_or(|link| link.is_acknowledged(position))
     }
 
     fn flush(&mut self) {

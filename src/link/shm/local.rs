@@ -61,7 +61,7 @@ impl Local {
         let readers = &mut self.readers[slot];
         readers.retain(|(peer, position)| {
             let link = links[*peer].as_mut();
-            link.is_some_and(|link| !link.is_through(*position))
+            link.is_some_and(|link| !link.is_acknowledged(*position))
         });
         if !readers.is_empty() {
             return None;

@@ -4,8 +4,9 @@
 //! ([`crate::sys::shared`]). A message travels in one or more *cells* of a ring ([`ring`]). A cell
 //! holds up to [`ring::INLINE_BYTES`] bytes of payload. A longer payload is stored in a *segment*
 //! of the sender's region, and the receiver copies or reduces it directly from there. [`layout`]
-//! defines the layout of a region. [`lanes`] creates the links. [`local`] holds the state that a
-//! rank's links share: segments that are written once for several peers, and [`exposed`] memory.
+//! defines the layout of a region. [`link_parts`] creates the links. [`local`] holds the state that
+//! a rank's links share: the segments that are written once for several peers, and the memory that
+//! peers may read in place ([`exposed`]).
 //!
 //! *Invariants.* A rank writes only to its own region. It does not overwrite published bytes before
 //! every reader has acknowledged them. The contents of a peer's region cannot cause an access
@@ -16,8 +17,8 @@
 
 pub(crate) mod exposed;
 mod form;
-pub(crate) mod lanes;
 pub(crate) mod layout;
+pub(crate) mod link_parts;
 pub(crate) mod local;
 pub(crate) mod ring;
 
@@ -28,8 +29,8 @@ use crate::sys::barrier::{is_kernel_fencing, waker_fence};
 use crate::sys::shared::{Bell, OwnBytes, OwnRegion, OwnWords, PeerRegion, ReadWords, WriteWords};
 use exposed::{LOCATOR_BYTES, Locator, PeerMemories, is_valid};
 use form::Form;
-use lanes::Lanes;
 use layout::{BELL, KERNEL_FENCE, Layout};
+use link_parts::LinkParts;
 use local::Local;
 use ring::{Head, INLINE_BYTES, Receiver, Sender};
 use std::io;
@@ -47,18 +48,18 @@ pub(crate) fn region_of(layout: Layout) -> io::Result<(OwnRegion, OwnedFd)> {
     Ok((own, file))
 }
 
-/// Creates a region for one of `places` ranks. Returns the region with the file that peers map.
+/// Creates a region for one of `ranks` ranks. Returns the region with the file that peers map.
 ///
 /// # Errors
 /// Returns the operating system's error.
-pub(crate) fn region(places: usize) -> io::Result<(OwnRegion, OwnedFd)> {
-    region_of(Layout::new(places))
+pub(crate) fn region(ranks: usize) -> io::Result<(OwnRegion, OwnedFd)> {
+    region_of(Layout::new(ranks))
 }
 
 /// Returns the size in bytes of the region that [`region`] creates.
 #[must_use]
-pub(crate) fn region_bytes(places: usize) -> usize {
-    Layout::new(places).division().total_bytes()
+pub(crate) fn region_bytes(ranks: usize) -> usize {
+    Layout::new(ranks).division().total_bytes()
 }
 
 /// Returns the doorbell of the region's owner, whose value is odd while no thread of the owner is
@@ -68,12 +69,12 @@ pub(crate) fn bell(own: &OwnRegion) -> Bell {
     own.bell(BELL)
 }
 
-/// Maps the region of a peer among `places` ranks.
+/// Maps the region of a peer among `ranks` ranks.
 ///
 /// # Errors
 /// Returns an error if the file does not contain such a region, or the operating system's error.
-pub(crate) fn peer_region(places: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
-    PeerRegion::map(file, Layout::new(places).division())
+pub(crate) fn peer_region(ranks: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
+    PeerRegion::map(file, Layout::new(ranks).division())
 }
 
 /// A function that wakes the process of a rank.
@@ -95,19 +96,23 @@ pub fn links(
     wake: &Wake,
 ) -> (LocalLinks, Local) {
     let layout = Layout::new(ranks.len());
-    let mut lanes = Lanes::new(layout, channel, (ranks, place), own, wake);
+    let mut parts = LinkParts::new(layout, channel, (ranks, place), own, wake);
+    // Skips a peer that is not one of `ranks`, or that occurs twice.
     let link = |(peer, region)| -> Option<(usize, Box<dyn Link>)> {
-        Some((peer, Box::new(lanes.link(peer, region)?)))
+        Some((peer, Box::new(parts.link(peer, region)?)))
     };
     let links = theirs.into_iter().filter_map(link).collect();
-    let local = lanes.local();
-    (links, local.expect("invariant: it was not created before"))
+    let local = parts.local();
+    (
+        links,
+        local.expect("invariant: these new parts have not created it yet"),
+    )
 }
 
 /// The memory from which the payload of the current cell is read.
-enum Place {
+enum PayloadSource {
     /// The cell itself.
-    Beside,
+    Inline,
     /// The peer's region, beginning at this byte.
     Region(usize),
     /// Memory that the peer exposes, beginning at this byte.
@@ -115,11 +120,11 @@ enum Place {
 }
 
 /// The cell that is currently being read, and the number of bytes that have been taken from it.
-struct Present {
+struct CurrentCell {
     /// Number of payload bytes, or 0 if no cell is being read.
     bytes: usize,
     taken: usize,
-    place: Place,
+    source: PayloadSource,
     inline: [u8; INLINE_BYTES],
 }
 
@@ -144,7 +149,7 @@ pub(crate) struct SharedLink {
     /// ranks.
     their_row: usize,
     their_staging: usize,
-    present: Present,
+    current: CurrentCell,
     /// The memory that the peer exposes.
     memories: PeerMemories,
     /// `true` if anything was published, or a payload outside a cell was acknowledged, since the
@@ -159,12 +164,13 @@ pub(crate) struct SharedLink {
 }
 
 impl SharedLink {
-    /// Publishes a cell for a payload of `bytes` bytes, with the given inline payload.
+    /// Publishes a cell for a payload of `bytes` bytes. The cell contains `inline`, which is the
+    /// payload itself or the location of exposed memory.
     #[inline]
-    fn publish(&mut self, message: &Message, (form, bytes): (Form, usize), beside: &[u8]) {
+    fn publish(&mut self, message: &Message, (form, bytes): (Form, usize), inline: &[u8]) {
         let head = head_of(message, form.encode(bytes));
-        let received = self.receiver.through();
-        self.sender.publish(&self.own, head, beside, received);
+        let finished = self.receiver.finished();
+        self.sender.publish(&self.own, head, inline, finished);
         self.is_unflushed = true;
         if form != Form::Inline {
             self.position = self.sender.count();
@@ -181,7 +187,7 @@ impl SharedLink {
             return piece.len();
         }
         let slot = self.slot_next;
-        if !self.sender.is_through(&self.theirs, self.slots[slot]) {
+        if !self.sender.is_acknowledged(&self.theirs, self.slots[slot]) {
             return 0;
         }
         self.row
@@ -197,16 +203,17 @@ impl SharedLink {
     /// belongs to a different message.
     #[inline]
     fn begin(&mut self, message: &Message, offset: usize) -> Result<bool, LinkError> {
-        if self.present.bytes > 0 {
+        if self.current.bytes > 0 {
             return Ok(true);
         }
-        let Some((head, through)) = self.receiver.peek(&self.theirs) else {
+        let Some((head, acknowledged)) = self.receiver.peek(&self.theirs) else {
             return Ok(false);
         };
+        // `open` checks the form.
         if head != head_of(message, head.form) {
             return Err(LinkError::Unexpected(self.header(message, head)));
         }
-        self.sender.record_acknowledgment(through);
+        self.sender.record_acknowledgment(acknowledged);
         self.open(head.form, message.bytes - offset)?;
         Ok(true)
     }
@@ -216,49 +223,50 @@ impl SharedLink {
     #[inline]
     fn open(&mut self, form: u32, most: usize) -> Result<(), LinkError> {
         let decoded = Form::decode(form).filter(|(bytes, _)| *bytes <= most);
-        let found = decoded.and_then(|(bytes, form)| Some((bytes, self.place(form, bytes)?)));
-        let Some((bytes, place)) = found else {
+        let found =
+            decoded.and_then(|(bytes, form)| Some((bytes, self.find_payload(form, bytes)?)));
+        let Some((bytes, source)) = found else {
             return Err(LinkError::Garbage(format!(
                 "cell form {form:#x} is invalid: expected at most {most} bytes"
             )));
         };
-        self.present.place = place;
-        self.present.bytes = bytes;
-        self.present.taken = 0;
+        self.current.source = source;
+        self.current.bytes = bytes;
+        self.current.taken = 0;
         Ok(())
     }
 
     /// Returns the memory in which the payload of the next cell is stored, or `None` if the cell
     /// refers to invalid memory.
     #[inline]
-    fn place(&mut self, form: Form, bytes: usize) -> Option<Place> {
+    fn find_payload(&mut self, form: Form, bytes: usize) -> Option<PayloadSource> {
         let in_row = |slot: usize, row: usize| {
             let start = row + slot * self.segment_bytes;
             let is_there = slot < self.slots.len() && bytes <= self.segment_bytes;
-            is_there.then_some(Place::Region(start))
+            is_there.then_some(PayloadSource::Region(start))
         };
         match form {
             Form::Inline => {
-                let into = &mut self.present.inline;
+                let into = &mut self.current.inline;
                 self.receiver.inline(&self.theirs, into, bytes);
-                Some(Place::Beside)
+                Some(PayloadSource::Inline)
             }
             Form::Slot(slot) => in_row(slot, self.their_row),
             Form::Staged(slot) => in_row(slot, self.their_staging),
             Form::Exposed => {
-                let beside = &mut self.present.inline;
-                self.receiver.inline(&self.theirs, beside, LOCATOR_BYTES);
-                let Locator { number, start, .. } = Locator::decode(beside, bytes);
+                let inline = &mut self.current.inline;
+                self.receiver.inline(&self.theirs, inline, LOCATOR_BYTES);
+                let Locator { number, start, .. } = Locator::decode(inline, bytes);
                 let region = self.memories.get(number)?;
                 let after = region.length().checked_sub(start)?;
-                (bytes <= after).then_some(Place::Exposed(region, start))
+                (bytes <= after).then_some(PayloadSource::Exposed(region, start))
             }
         }
     }
 
     #[inline]
     fn visible(&self) -> usize {
-        self.present.bytes - self.present.taken
+        self.current.bytes - self.current.taken
     }
 
     /// Returns the header that this unexpected cell would have had in a stream.
@@ -288,6 +296,7 @@ impl Link for SharedLink {
         let mut taken = 0;
         match payload {
             Payload::Bytes(parts) => {
+                // The caller offers the remaining parts again.
                 let data = parts.first().copied().unwrap_or_default();
                 while taken < data.len() && self.has_room() {
                     match self.send_segment(message, &data[taken..]) {
@@ -345,38 +354,39 @@ impl Link for SharedLink {
             bytes <= self.visible(),
             "invariant: only fetched bytes are viewed"
         );
-        let Present {
+        let CurrentCell {
             taken,
-            place,
+            source,
             inline,
             ..
-        } = &self.present;
-        match place {
-            Place::Beside => &inline[*taken..taken + bytes],
-            Place::Region(start) => self.theirs.bytes(start + taken, bytes),
-            Place::Exposed(region, start) => region.bytes(start + taken, bytes),
+        } = &self.current;
+        match source {
+            PayloadSource::Inline => &inline[*taken..taken + bytes],
+            PayloadSource::Region(start) => self.theirs.bytes(start + taken, bytes),
+            PayloadSource::Exposed(region, start) => region.bytes(start + taken, bytes),
         }
     }
 
     #[inline]
     fn consume(&mut self, bytes: usize) -> Result<(), LinkError> {
-        if let Place::Exposed(region, _) = &self.present.place
+        if let PayloadSource::Exposed(region, _) = &self.current.source
             && !is_valid(region)
         {
             let why = "a call failed there, and the rank revoked the memory that it had exposed";
             return Err(LinkError::Closed(why.into()));
         }
-        self.present.taken += bytes;
+        self.current.taken += bytes;
         if self.visible() == 0 {
             // If the payload was outside the cell, the sender needs that memory back and may be
             // asleep while it is waiting.
-            let is_awaited = !matches!(self.present.place, Place::Beside);
-            self.receiver.pass(&self.own, is_awaited);
+            let is_awaited = !matches!(self.current.source, PayloadSource::Inline);
+            self.receiver.finish(&self.own, is_awaited);
             if is_awaited {
                 self.is_unflushed = true;
-                self.present.place = Place::Beside;
+                self.current.source = PayloadSource::Inline;
             }
-            (self.present.bytes, self.present.taken) = (0, 0);
+            (self.current.bytes, self.current.taken) = (0, 0);
+            // A reply is likely to follow.
             self.sender.prepare(&self.own);
         }
         Ok(())
@@ -384,7 +394,7 @@ impl Link for SharedLink {
 
     #[inline]
     fn is_ready(&self) -> bool {
-        self.present.bytes > 0 || self.receiver.is_ready(&self.theirs)
+        self.current.bytes > 0 || self.receiver.is_ready(&self.theirs)
     }
 
     fn drain_time_after_goodbye(&self) -> Option<Duration> {
@@ -406,8 +416,8 @@ impl Link for SharedLink {
     }
 
     #[inline]
-    fn is_through(&mut self, position: usize) -> bool {
-        self.sender.is_through(&self.theirs, position as u64)
+    fn is_acknowledged(&mut self, position: usize) -> bool {
+        self.sender.is_acknowledged(&self.theirs, position as u64)
     }
 
     #[inline]

@@ -46,7 +46,7 @@ pub struct Sender<const RING_CELLS: usize = CELLS> {
     /// Number of published cells.
     count: u64,
     /// Number of cells that the receiver is known to have finished.
-    through: u64,
+    acknowledged: u64,
 }
 
 impl<const RING_CELLS: usize> Sender<RING_CELLS> {
@@ -58,7 +58,7 @@ impl<const RING_CELLS: usize> Sender<RING_CELLS> {
             ring,
             acknowledgement,
             count: 0,
-            through: 0,
+            acknowledged: 0,
         }
     }
 
@@ -70,22 +70,22 @@ impl<const RING_CELLS: usize> Sender<RING_CELLS> {
 
     /// Returns `true` if the receiver has finished the first `count` cells.
     #[inline]
-    pub fn is_through(&mut self, theirs: &impl ReadWords, count: u64) -> bool {
-        if count <= self.through {
+    pub fn is_acknowledged(&mut self, theirs: &impl ReadWords, count: u64) -> bool {
+        if count <= self.acknowledged {
             return true;
         }
-        let through = theirs.load(self.acknowledgement) as u32;
+        let acknowledged = theirs.load(self.acknowledgement) as u32;
         theirs.acquire();
-        self.record_acknowledgment(through);
-        count <= self.through
+        self.record_acknowledgment(acknowledged);
+        count <= self.acknowledged
     }
 
-    /// Records that the receiver has finished `through` cells. Ignores impossible counts.
+    /// Records that the receiver has finished `acknowledged` cells. Ignores impossible counts.
     #[inline]
-    pub fn record_acknowledgment(&mut self, through: u32) {
-        let more = u64::from(through.wrapping_sub(self.through as u32));
-        if more <= self.count - self.through {
-            self.through += more;
+    pub fn record_acknowledgment(&mut self, acknowledged: u32) {
+        let more = u64::from(acknowledged.wrapping_sub(self.acknowledged as u32));
+        if more <= self.count - self.acknowledged {
+            self.acknowledged += more;
         }
     }
 
@@ -93,7 +93,7 @@ impl<const RING_CELLS: usize> Sender<RING_CELLS> {
     #[inline]
     pub fn has_room(&mut self, theirs: &impl ReadWords) -> bool {
         // The next cell replaces the cell that was sent `RING_CELLS` cells before it.
-        self.is_through(theirs, (self.count + 1).saturating_sub(RING_CELLS as u64))
+        self.is_acknowledged(theirs, (self.count + 1).saturating_sub(RING_CELLS as u64))
     }
 
     /// Prefetches the next cell for writing. The reader's core still owns the cache line of that
@@ -195,7 +195,7 @@ impl<const RING_CELLS: usize> Receiver<RING_CELLS> {
     /// The counts in cells of the opposite direction are not sufficient, because the sender may be
     /// unable to read those cells before it has space.
     #[inline]
-    pub fn pass(&mut self, own: &impl WriteWords, at_once: bool) {
+    pub fn finish(&mut self, own: &impl WriteWords, at_once: bool) {
         self.count = self.count.wrapping_add(1);
         if at_once || self.count.wrapping_sub(self.said) >= RING_CELLS as u32 / 2 {
             own.release(self.acknowledgement, u64::from(self.count));
@@ -206,7 +206,7 @@ impl<const RING_CELLS: usize> Receiver<RING_CELLS> {
     /// Returns the number of finished cells, which a cell in the opposite direction acknowledges.
     #[inline]
     #[must_use]
-    pub fn through(&self) -> u32 {
+    pub fn finished(&self) -> u32 {
         self.count
     }
 }
@@ -254,7 +254,7 @@ mod tests {
         // Start as if many cells had been sent before. The ring still holds the last `CELLS` of
         // these cells.
         let begin = u64::from(u32::MAX) - 40;
-        (sender.count, sender.through) = (begin, begin);
+        (sender.count, sender.acknowledged) = (begin, begin);
         (receiver.count, receiver.said) = (begin as u32, begin as u32);
         for count in begin - CELLS as u64 + 1..=begin {
             near.store(cell(0, CELLS, count as u32), count);
@@ -287,7 +287,7 @@ mod tests {
                     (head.digest, &bytes[..4]),
                     (received, &received.to_le_bytes()[..])
                 );
-                receiver.pass(&far, false);
+                receiver.finish(&far, false);
                 received += 1;
             }
             assert_eq!(sent, received);

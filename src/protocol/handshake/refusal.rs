@@ -3,6 +3,13 @@
 use super::WIRE_VERSION;
 use std::fmt;
 
+/// Codes of the refusals that the acceptor signs.
+pub(super) const WORLD_SIZE: u8 = 3;
+pub(super) const RANK: u8 = 4;
+pub(super) const ADDRESSEE: u8 = 5;
+pub(super) const PURPOSE: u8 = 6;
+pub(super) const ATTEMPT: u8 = 7;
+
 /// The reason why a handshake failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -65,11 +72,11 @@ impl Refusal {
             Refusal::Garbage | Refusal::Impostor => 0,
             Refusal::Version { .. } => 1,
             Refusal::Secret => 2,
-            Refusal::WorldSize { .. } => 3,
-            Refusal::Rank => 4,
-            Refusal::Addressee { .. } => 5,
-            Refusal::Purpose => 6,
-            Refusal::Attempt { .. } => 7,
+            Refusal::WorldSize { .. } => WORLD_SIZE,
+            Refusal::Rank => RANK,
+            Refusal::Addressee { .. } => ADDRESSEE,
+            Refusal::Purpose => PURPOSE,
+            Refusal::Attempt { .. } => ATTEMPT,
         }
     }
 }

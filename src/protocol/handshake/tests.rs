@@ -191,12 +191,12 @@ fn proof_is_invalid_for_different_nonce() {
 #[test]
 fn acceptor_without_secret_is_detected() {
     let (mut initiator, _) = Initiator::new(&secret(5), hello(), [1; 32]);
-    let challenge = answer(KIND_CHALLENGE, 0, 0, &[2; 32]);
+    let challenge = acceptor_frame(KIND_CHALLENGE, 0, 0, &[2; 32]);
     let Ok(Output::Reply(proof)) = initiator.input(&challenge) else {
         panic!("expected a proof");
     };
     let reflected: [u8; 32] = proof.try_into().unwrap();
-    let verdict = answer(KIND_ACCEPTED, 0, 0, &reflected);
+    let verdict = acceptor_frame(KIND_ACCEPTED, 0, 0, &reflected);
     assert_eq!(initiator.input(&verdict).unwrap_err(), Refusal::Impostor);
 }
 

@@ -87,8 +87,8 @@ impl Session {
         timeout: Duration,
     ) {
         self.calls.push((call, counts), digest, sequence, timeout);
-        self.made = sequence;
-        if self.patient.contains_key(&sequence) {
+        self.collectives_made = sequence;
+        if self.untimed_waits.contains_key(&sequence) {
             self.offer_clock(self.coordinator, sequence);
         }
         if self.checks_calls() {
@@ -150,8 +150,8 @@ impl Session {
         let error = Error::mismatch(format!(
             "{} is in {call}, but {} sent data for a different call; all ranks must make the same \
              calls in the same order",
-            self.name(self.rank),
-            self.name(peer)
+            self.rank_name(self.rank),
+            self.rank_name(peer)
         ));
         let error = call.mark(error.with_rank(self.rank).with_peer(peer));
         self.set_pending(error, None);
@@ -248,7 +248,11 @@ impl Session {
         let mut both = [(self.rank, ours), (peer, theirs)];
         both.sort_by_key(|(rank, _)| *rank);
         let [(low, call), (high, other)] = both;
-        let (on, first, second) = (self.name_suffix(), self.name(low), self.name(high));
+        let (on, first, second) = (
+            self.title_suffix(),
+            self.rank_name(low),
+            self.rank_name(high),
+        );
         let text = match block {
             _ if ours.is_pair() && theirs.is_pair() => {
                 // The root of both calls is the receiver.
@@ -258,9 +262,9 @@ impl Session {
                 format!(
                     "a send and its receive differ{on}: {} sends {}, and {} receives {}; pass the \
                      same count, type and tag to both",
-                    self.name(from),
+                    self.rank_name(from),
                     sent.payload(),
-                    self.name(to),
+                    self.rank_name(to),
                     received.payload()
                 )
             }
@@ -294,7 +298,7 @@ impl Session {
             Some(ours) => self.disagree(&ours, peer, &theirs, counts),
             None => {
                 self.answer(peer);
-                if theirs.sequence > self.made {
+                if theirs.sequence > self.collectives_made {
                     self.announced.insert(peer, theirs);
                 }
             }

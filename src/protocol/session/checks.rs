@@ -100,8 +100,8 @@ impl Session {
 
     /// Processes the report that `from` has made `call`. This rank is the coordinator or will
     /// become the coordinator.
-    pub(super) fn entered(&mut self, from: usize, call: Call) {
-        let made = self.made;
+    pub(super) fn receive_entered(&mut self, from: usize, call: Call) {
+        let made = self.collectives_made;
         let Some(checks) = &mut self.checks else {
             return;
         };
@@ -120,7 +120,7 @@ impl Session {
         self.agree_on_calls();
     }
 
-    pub(super) fn all_entered(&mut self, number: u64) {
+    pub(super) fn receive_all_entered(&mut self, number: u64) {
         if let Some(checks) = &mut self.checks {
             checks.agreed = checks.agreed.max(number);
         }
@@ -155,7 +155,7 @@ impl Session {
         }
     }
 
-    pub(super) fn posted_any(&mut self, peer: usize, waits: bool) {
+    pub(super) fn receive_posted_any(&mut self, peer: usize, waits: bool) {
         match &mut self.checks {
             Some(checks) if waits => checks.takes_any.insert(peer),
             Some(checks) => checks.takes_any.remove(&peer),
@@ -164,7 +164,7 @@ impl Session {
     }
 
     /// Records that `peer` has posted the receive for a message from this rank.
-    pub(super) fn posted(&mut self, peer: usize, call: Call) {
+    pub(super) fn receive_posted(&mut self, peer: usize, call: Call) {
         let Some(checks) = &mut self.checks else {
             return;
         };

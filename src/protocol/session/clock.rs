@@ -8,13 +8,13 @@ impl Session {
     /// Reports that this rank has been waiting for a while, without a deadline, in the collective
     /// with this sequence number.
     pub fn report_untimed_wait(&mut self, sequence: u64) {
-        if self.patient.get(&sequence) == Some(&self.coordinator) {
+        if self.untimed_waits.get(&sequence) == Some(&self.coordinator) {
             return;
         }
         if self.rank == self.coordinator {
             self.receive_untimed_wait(self.rank, sequence);
         } else {
-            self.send(self.coordinator, Message::Patient(sequence));
+            self.send(self.coordinator, Message::UntimedWait(sequence));
         }
     }
 
@@ -29,10 +29,10 @@ impl Session {
     /// notifies all ranks, once.
     pub(super) fn receive_untimed_wait(&mut self, from: usize, sequence: u64) {
         // Ranks can wait in different calls at the same time, so each number is stored separately.
-        let before = self.patient.insert(sequence, self.coordinator);
+        let before = self.untimed_waits.insert(sequence, self.coordinator);
         let is_new = before != Some(self.coordinator);
-        if self.patient.len() > CALLS_REMEMBERED {
-            self.patient.pop_first();
+        if self.untimed_waits.len() > CALLS_REMEMBERED {
+            self.untimed_waits.pop_first();
         }
         if self.rank == self.coordinator {
             self.send_clock(if is_new { To::All } else { To::Rank(from) }, sequence);
@@ -43,7 +43,7 @@ impl Session {
     /// Repeats the latest sequence numbers and clocks after the coordinator has changed, because
     /// reports to its predecessor may have been lost.
     pub(super) fn repeat_clocks(&mut self) {
-        let numbers = self.patient.keys().rev().copied();
+        let numbers = self.untimed_waits.keys().rev().copied();
         let latest: Vec<u64> = numbers.take(PLACES_MAX).collect();
         for sequence in latest {
             if self.rank == self.coordinator {
@@ -56,7 +56,7 @@ impl Session {
     /// Sends `to` the sequence number of a collective in which a rank is waiting without a
     /// deadline, and the clock of the collective if it is known. Only the coordinator does this.
     fn send_clock(&mut self, to: To, sequence: u64) {
-        self.outbox.push_back((to, Message::Patient(sequence)));
+        self.outbox.push_back((to, Message::UntimedWait(sequence)));
         let clock = self.clock(sequence).map(Message::Clock);
         self.outbox.extend(clock.map(|clock| (to, clock)));
     }
@@ -75,14 +75,14 @@ impl Session {
             timeout,
         };
         if self.rank == self.coordinator {
-            self.clock_offered(clock);
+            self.receive_clock(clock);
         } else if to != self.rank {
             self.send(to, Message::Clock(clock));
         }
     }
 
     /// Processes a clock that a rank offers. Only the first clock that this rank learns of counts.
-    pub(super) fn clock_offered(&mut self, clock: Clock) {
+    pub(super) fn receive_clock(&mut self, clock: Clock) {
         if self.clocks.contains_key(&clock.sequence) {
             return;
         }

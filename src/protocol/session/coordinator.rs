@@ -39,7 +39,7 @@ impl Session {
             return;
         }
         let call = self.calls.last().filter(|_| self.inside);
-        let mut error = self.lost(peer, GONE, call.as_ref(), why);
+        let mut error = self.lost_error(peer, GONE, call.as_ref(), why);
         if !is_public && let Some(pending) = self.pending.take() {
             // The pending error is older, and may be the reason why that rank ended.
             error = pending.error;
@@ -99,7 +99,7 @@ impl Session {
                 | Message::Asking
                 | Message::Report(_)
                 | Message::Ended(_)
-                | Message::Patient(_)
+                | Message::UntimedWait(_)
         );
         if let Some(error) = self.first_error.as_ref().filter(|_| does_not_know) {
             self.send(from, Message::FirstError(error.clone()));
@@ -108,7 +108,7 @@ impl Session {
 
     /// Processes an error that another rank reports to this rank. If this rank does not consider
     /// itself the coordinator, it does not know yet that all lower ranks have left.
-    pub(super) fn reported(&mut self, error: Error) {
+    pub(super) fn receive_report(&mut self, error: Error) {
         if self.rank == self.coordinator {
             self.broadcast(error);
         } else {

@@ -75,14 +75,14 @@ impl Session {
     pub(super) fn send_mark(&mut self) {
         let own = self.marks.own;
         if self.rank == self.coordinator {
-            self.told(self.rank, own);
+            self.receive_mark(self.rank, own);
         } else if self.may_follow(self.coordinator) {
             self.send(self.coordinator, Message::Mark(own));
         }
     }
 
     /// Processes the decision of the coordinator `from` that the agreed mark is `number`.
-    pub(super) fn agreed(&mut self, from: usize, number: u64) {
+    pub(super) fn receive_agreed_mark(&mut self, from: usize, number: u64) {
         if self.first_error.is_some() && self.may_follow(from) {
             self.marks.agreed.get_or_insert(number);
         }
@@ -90,7 +90,7 @@ impl Session {
 
     /// Processes the report that `from` has failed with the mark `number`. Only the first report
     /// from a rank counts.
-    pub(super) fn told(&mut self, from: usize, number: u64) {
+    pub(super) fn receive_mark(&mut self, from: usize, number: u64) {
         self.marks.told.entry(from).or_insert(number);
         self.agree_if_all_reported();
     }
@@ -107,7 +107,7 @@ impl Session {
         }
     }
 
-    /// Decides the agreed mark without the silent ranks if [`MARKS_GRACE`] has elapsed.
+    /// Determines the agreed mark without the silent ranks if [`MARKS_GRACE`] has elapsed.
     pub(super) fn agree_in_time(&mut self, now: Duration) {
         if self.gathers_marks() && now >= *self.marks.since.get_or_insert(now) + MARKS_GRACE {
             self.agree();

@@ -78,7 +78,7 @@ impl Session {
             place.is_some_and(|place| place.calls != Place::UNKNOWN)
         };
         places.values().cloned().partition(|one| {
-            let is_in_same_call = one.inside && self.inside && one.calls == self.made;
+            let is_in_same_call = one.inside && self.inside && one.calls == self.collectives_made;
             is_in_same_call || one.pair.and_then(|pair| pair.peer).is_some_and(is_known)
         })
     }
@@ -125,7 +125,7 @@ impl Session {
         let Place {
             rank, pair_calls, ..
         } = *place;
-        let name = self.name(rank as usize);
+        let name = self.rank_name(rank as usize);
         if let Some(departed) = self.departed.get(&(rank as usize)) {
             return format!("{name} left after call #{}", departed.calls);
         }
@@ -152,7 +152,7 @@ impl Session {
         let place = Place {
             // A rank fits in 32 bits (`limits::WORLD_SIZE_MAX`).
             rank: self.rank as u32,
-            calls: self.made,
+            calls: self.collectives_made,
             inside: self.inside,
             pair_calls: self.pairs_made,
             pair: self.pair,

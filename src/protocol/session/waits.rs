@@ -82,7 +82,7 @@ impl Session {
     }
 
     fn wait(&self, call: &Call, awaited: &[usize]) -> Wait {
-        let title = match &self.name {
+        let title = match &self.title {
             Some(name) => format!("{name:?}"),
             None if self.group == 0 => "the communicator of all ranks".to_owned(),
             None => format!("an unnamed communicator of {} ranks", self.members.count()),

@@ -1,5 +1,5 @@
-//! Tests the simulated network. The tests check the times of the cost model, the order of bytes,
-//! back pressure and closing. They also check that the seed determines everything.
+//! Tests the simulated network. The tests check the cost model's times, the order of bytes, back
+//! pressure and closing. They also check that the seed determines everything.
 
 use super::*;
 

@@ -75,7 +75,7 @@ impl Uplinks {
     }
 }
 
-/// The times until which each direction of a site's uplink is busy.
+/// The times at which each direction of a site's uplink becomes free.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Busy {
     out_ns: u64,

@@ -145,8 +145,8 @@ impl Stream {
     /// Copies rows from device memory to pinned memory.
     ///
     /// # Errors
-    /// Returns `ErrorKind::Usage` if a range is out of bounds or belongs to a different GPU, or
-    /// else the driver's error.
+    /// Returns `ErrorKind::Usage` if a range is out of bounds or belongs to a different GPU.
+    /// Otherwise, returns the driver's error.
     pub(crate) fn copy_in(&self, from: &Memory, to: &Pinned, rows: &Rows) -> Result<()> {
         self.copy_rows(from, to, rows, true)
     }

@@ -79,7 +79,7 @@ fn subgroup_fails_on_all_members_after_death_at_any_step() {
             for rank in other {
                 match &ends[*rank] {
                     Ok(()) => {}
-                    // Rank 0 of the world assigns the IDs of groups, so either group needs it.
+                    // Rank 0 of the world assigns group IDs, so both groups need it.
                     Err(error) if victim == 0 => {
                         let text = error.to_string();
                         assert!(text.starts_with("rank 0 of the world is gone"), "{text}");

@@ -111,7 +111,7 @@ fn failed_rank_answers_with_first_error() {
 fn clock_is_offered_to_next_coordinator() {
     let mut session = Session::new(3, 4);
     // The next coordinator asks before this rank knows that its predecessor has left.
-    session.receive(1, Message::Patient(1));
+    session.receive(1, Message::UntimedWait(1));
     session.receive(0, goodbye());
     let (call, timeout) = (Call::barrier(), Duration::from_secs(7));
     session.enter((&call, None), call.digest(), 1, timeout);

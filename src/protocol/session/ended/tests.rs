@@ -73,7 +73,7 @@ fn survivor_with_first_error_awaits_no_goodbye() {
 }
 
 #[test]
-fn messages_about_nonexistent_ranks_are_rejected() {
+fn impossible_messages_are_rejected() {
     let place = |rank| Place {
         rank,
         calls: 0,
@@ -114,7 +114,7 @@ fn messages_about_nonexistent_ranks_are_rejected() {
             .expect("the message must be rejected")
             .to_string();
         assert!(
-            error.starts_with("rank 1 sent a message about ranks that"),
+            error.starts_with("rank 1 sent an impossible message"),
             "{error}"
         );
     }
