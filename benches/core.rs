@@ -110,7 +110,7 @@ fn tcp() -> (f64, f64) {
     (sent, received)
 }
 
-/// Returns the rate of folding operands of `bytes` bytes in place.
+/// Returns the rate at which operands of `bytes` bytes are folded in place.
 fn fold(bytes: usize) -> f64 {
     let kernel = Kernel::new(Dtype::F32, ReduceOp::Sum).expect("f32 must support sums");
     let (mut own, other) = (vec![0; bytes], vec![0; bytes]);

@@ -42,7 +42,7 @@ pub(crate) trait Library {
     /// Waits until all ranks have reached this barrier.
     fn barrier(&mut self) -> Result<(), String>;
 
-    /// Returns this rank's result of the last call.
+    /// Returns this rank's result from the last call.
     fn result(&mut self) -> Result<Vec<f32>, String>;
 }
 

@@ -40,8 +40,8 @@ pub(crate) fn elements<T: Element>(
     // until the operation ends. Destroying or aborting the communicator does not change that. The
     // functions that report completion rely on `Pending`, which reports it only after the operation
     // has ended; they return an error in a forked child, where `Pending` cannot know. `call` writes
-    // only to `recv` or to the buffer of an in-place call, and it never creates two buffers that
-    // overlap if one of them is written. All bit patterns are valid elements (`Element` is `Pod`).
+    // only to `recv` or to the buffer of an in-place call, and it never creates overlapping
+    // buffers if one of them is written. All bit patterns are valid elements (`Element` is `Pod`).
     let buffer = unsafe { ForeignBuffer::new(address, count, ()) };
     buffer.map_err(|error| usage(format!("{what}: {error}")))
 }

@@ -18,7 +18,7 @@ const BURST: usize = 4;
 /// Bytes that Ethernet adds to a packet: preamble, addresses, checksum, and the gap after it.
 const FRAMING_BYTES: u64 = 38;
 /// Maximum number of times that the ports are polled during a packet's delay. Polling less often
-/// reads several packets per poll. [`PAUSE_MAX`] keeps the polls frequent enough that no port
+/// lets each poll read several packets. [`PAUSE_MAX`] keeps the polls frequent enough that no port
 /// becomes idle.
 const DELAY_PARTS: u32 = 100;
 const PAUSE_MAX: Duration = Duration::from_micros(BOOKED_AHEAD_NS / 2_000);

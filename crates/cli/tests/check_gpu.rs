@@ -75,7 +75,7 @@ fn every_section_runs_on_strict_fake_driver() {
     assert!(stderr.is_empty(), "{stderr}");
     assert!(stdout.ends_with("all GPU checks passed\n"), "{stdout}");
     let parts = assert_all_parts_passed(&here.path("tables/checks.csv"));
-    // The litmus test counts once, because only the mapped path has it.
+    // The litmus test is counted once, because only the mapped path runs it.
     assert_eq!(parts, 1 + 3 * (7 + 2 + 1 + 1) + 1, "{stdout}");
     let probe = std::fs::read_to_string(here.path("tables/probe.csv")).unwrap();
     for found in ["GPU 0", "GPU 1", "mapped: "] {

@@ -19,8 +19,8 @@ pub enum Step {
     /// Starts a barrier with the world's settings and waits for it.
     Barrier,
     /// Sets this rank's mark, which states that the rank has completed everything up to this
-    /// number. If a call fails on a rank with this step, the rank stays until it knows the agreed
-    /// mark.
+    /// number. If a call fails on a rank whose script has this step, the rank stays until it
+    /// knows the agreed mark.
     Mark(u64),
     /// Waits for all started calls, says goodbye and ends the process. A rank without this step
     /// stays idle until all ranks have ended.

@@ -1,7 +1,7 @@
 //! Computes the costs in a tuning table from the measured times of a few calls.
 //!
 //! Each cost is computed from the time of a call that is dominated by that cost (see [`Probe`]).
-//! The computation uses the same predictions as the choice of plans. A prediction is linear in each
+//! The computation uses the same predictions as plan selection. A prediction is linear in each
 //! cost. Therefore, to compute a cost, the part that the other costs explain is subtracted from the
 //! measured time, and the result is divided by the number of times that the cost is incurred. This
 //! is repeated, as in the Gauss-Seidel method for linear equations, until the predictions for all

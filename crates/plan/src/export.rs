@@ -101,7 +101,7 @@ pub fn exported(plans: &[Plan]) -> Result<Vec<Transfer>, PlanError> {
             is_written[one.to][one.to_chunk] = true;
         }
     }
-    // A chunk that no transfer has written still holds the rank's block for itself. Copy it to the
+    // A chunk that no transfer has written still holds the rank's own block. Copy it to the
     // chunks that the rank writes.
     let round = apart.last().map_or(0, |last| last.round + 1);
     for (rank, is_written) in is_written.iter().enumerate() {

@@ -24,7 +24,7 @@ fn refuse_memory(command: &mut Command) {
         k: constant,
     };
     let mut filter = [
-        // The system call's number is the first word of the filter's input.
+        // The system call number is the first word of the filter's input.
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
         instruction(
             libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,

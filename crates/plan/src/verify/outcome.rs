@@ -55,7 +55,7 @@ pub(super) fn check(plans: &[Plan], mut finished: Finished) -> Result<Proof, Fau
 }
 
 /// Checks that `value` satisfies `demand`. Returns the value if it must combine all contributions.
-/// `wanted` is the contribution that is demanded unchanged, if any.
+/// `wanted` is the contribution, if any, that must be passed on unchanged.
 fn satisfied(
     finished: &Finished,
     plan: &Plan,

@@ -169,7 +169,7 @@ fn check_order(plan: &Plan, rank: usize, round: usize, written: &[Option<Written
     Ok(())
 }
 
-/// The receives, in the same round, that overwrite the chunks seen so far in a send.
+/// The place where the same round overwrites the chunks of a send that have been seen so far.
 #[derive(Clone, Copy)]
 enum Before {
     /// No chunks of the send have been seen.

@@ -1,8 +1,8 @@
 //! Implements reduce-scatter and all-gather over the skips, in place.
 //!
 //! As seen from rank r, R[i] is block (r + i) mod n. A reduce-scatter keeps an ever shorter prefix
-//! of R. With s' blocks left and s = ⌈s'/2⌉, rank r sends R[s..s') to rank r+s, where these blocks
-//! are R[0..s'−s). This continues until only R[0], which is the rank's own block, is left. An
+//! of R. With s' blocks left and s = ⌈s'/2⌉, rank r sends R[s..s') to rank r+s, where they
+//! become R[0..s'−s). This continues until only R[0], which is the rank's own block, is left. An
 //! all-gather performs these steps in reverse. Both ends of a message list the same blocks of the
 //! buffer in the same order.
 //!
@@ -38,7 +38,7 @@ struct Part {
     blocks: usize,
 }
 
-/// Returns the parts that a rank sends in a reduce-scatter to shorten its `left` blocks to `skip`
+/// Returns the parts that a rank sends in a reduce-scatter to go from `left` blocks to `skip`
 /// blocks.
 fn parts(skip: usize, left: usize) -> impl Iterator<Item = Part> {
     let part = move |distance: usize| Part {
