@@ -1,0 +1,52 @@
+use super::*;
+use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
+use crate::plan::Collective;
+use crate::protocol::message::{decode, encode};
+
+#[test]
+fn messages_that_quote_long_causes_stay_within_limit() {
+    let long = |what| Error::system(format!("{what}: {}", "é".repeat(100_000)));
+    let goodbye = |cause| Message::Goodbye {
+        calls: 3,
+        failed_beside: Some(cause),
+    };
+    for (rank, cause) in [(0, long("one")), (1, long("other"))] {
+        // Rank 1 reports the cause of another group's failure. Rank 0 broadcasts it.
+        let mut session = Session::new(rank, 3);
+        session.receive(2, goodbye(cause));
+        session.fail_if_left_before(2, &Call::new(Collective::Barrier, 0).numbered(9));
+        session.tick(Duration::ZERO);
+        session.tick(GOODBYE_GRACE + FIRST_ERROR_GRACE);
+        session.leave(session.first_error().cloned());
+        let sent: Vec<_> = std::iter::from_fn(|| session.next_message()).collect();
+        assert!(sent.len() >= 2);
+        for (_, message) in sent {
+            let bytes = encode(&message);
+            assert!(bytes.len() <= CONTROL_MESSAGE_BYTES_MAX / 4);
+            assert_eq!(decode(&bytes), Some(message));
+        }
+    }
+}
+
+#[test]
+fn chained_failures_report_first_cause() {
+    let mut cause = Error::system("the disk is full");
+    for calls in 0..3 {
+        let mut session = Session::new(2, 3);
+        let goodbye = Message::Goodbye {
+            calls,
+            failed_beside: Some(cause),
+        };
+        session.receive(1, goodbye);
+        session.fail_if_left_before(1, &Call::new(Collective::Barrier, 0).numbered(9));
+        session.tick(Duration::ZERO);
+        session.tick(GOODBYE_GRACE + FIRST_ERROR_GRACE);
+        cause = session
+            .first_error()
+            .expect("the call needs rank 1")
+            .clone();
+        let text = cause.to_string();
+        assert_eq!(text.matches("left after call").count(), 1, "{text}");
+        assert!(text.ends_with("had failed: the disk is full"), "{text}");
+    }
+}
