@@ -405,8 +405,8 @@ const char *ringtree_last_error(void);
 const ringtree_error_t *ringtree_last_error_details(void);
 
 /**
- * Creates the communicator that contains all ranks, using the environment variables that `ringtree
- * run` and torchrun set. Waits until every rank has joined, but no longer than
+ * Creates the communicator that contains all ranks that a launcher has started: `ringtree run`,
+ * torchrun, mpirun or srun. Waits until every rank has joined, but no longer than
  * RINGTREE_TIMEOUT_MS. Corresponds to MPI_Init.
  *
  * Stores the communicator in `comm`, or NULL on failure. The program must destroy it with

@@ -7,6 +7,7 @@
 pub mod bootstrap {
     pub use crate::bootstrap::TuningSource;
     pub use crate::bootstrap::environment::{check_names, listed};
+    pub use crate::bootstrap::placement::launchers;
     pub use crate::bootstrap::settings::check_environment;
     pub use crate::bootstrap::sharing::Findings;
 }

@@ -7,7 +7,7 @@
 //! use ringtree::{Communicator, ReduceOp};
 //!
 //! # fn main() -> ringtree::Result<()> {
-//! let comm = Communicator::from_env()?; // variables that `ringtree run` or torchrun sets
+//! let comm = Communicator::from_env()?; // started by `ringtree run`, torchrun, mpirun or srun
 //! let mut gradients = vec![0.5f32; 1000];
 //! comm.all_reduce(&mut gradients, ReduceOp::Avg)?;
 //! # Ok(()) }

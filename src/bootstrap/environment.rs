@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
+use std::str::FromStr;
 
 /// The prefix of ringtree's own variables.
 const PREFIX: &str = "RINGTREE_";
@@ -201,6 +202,43 @@ pub fn listed() -> String {
         format!("  {:width$}  {}{default}\n", one.name, one.meaning)
     };
     VARIABLES.iter().map(line).collect()
+}
+
+/// Returns the error for a variable whose value is not what it has to be, which is `meaning`.
+pub(super) fn malformed(name: &str, value: &str, meaning: &str) -> Error {
+    Error::configuration(format!(
+        "{name}={value:?} is malformed; set it to {meaning}"
+    ))
+}
+
+/// Returns the error for a variable that has to be set to `meaning`.
+pub(super) fn not_set(name: &str, meaning: &str) -> Error {
+    Error::configuration(format!(
+        "{name} is not set; set it to {meaning}, or start the program with `ringtree run`, \
+         torchrun, srun or mpirun"
+    ))
+}
+
+/// Returns the parsed value of a variable, or `None` if it is not set.
+pub(super) fn optional<T: FromStr>(
+    set: &dyn Fn(&str) -> Option<String>,
+    name: &str,
+    meaning: &str,
+) -> Result<Option<T>> {
+    let parse = |value: String| {
+        let parsed = value.trim().parse();
+        parsed.map_err(|_| malformed(name, &value, meaning))
+    };
+    set(name).map(parse).transpose()
+}
+
+/// Like [`optional`], but returns an error if the variable is not set.
+pub(super) fn required<T: FromStr>(
+    set: &dyn Fn(&str) -> Option<String>,
+    name: &str,
+    meaning: &str,
+) -> Result<T> {
+    optional(set, name, meaning)?.ok_or_else(|| not_set(name, meaning))
 }
 
 /// Environment variables and their values, which may include secrets.

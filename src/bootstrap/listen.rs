@@ -2,6 +2,7 @@
 //! on every rank.
 
 use super::address;
+use super::placement;
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::link::tcp::keep_from_children;
@@ -92,10 +93,18 @@ pub(super) fn check_secretless(settings: &Settings, address: IpAddr) -> Result<(
     if settings.secret.is_some() || address.is_loopback() {
         return Ok(());
     }
+    let advice = match settings.launcher {
+        placement::SLURM => {
+            "use `srun --mpi=pmi2`, or run `export RINGTREE_SECRET=$(openssl rand -hex 32)` before \
+             srun"
+        }
+        _ => {
+            "generate one secret with `openssl rand -hex 32` and set RINGTREE_SECRET (or \
+             RINGTREE_SECRET_FILE) on every rank"
+        }
+    };
     Err(Error::configuration(format!(
-        "RINGTREE_SECRET is not set, and {address} is not a loopback address; generate one secret \
-         with `openssl rand -hex 32` and set RINGTREE_SECRET (or RINGTREE_SECRET_FILE) on every \
-         rank"
+        "RINGTREE_SECRET is not set, and {address} is not a loopback address; {advice}"
     )))
 }
 

@@ -1,6 +1,7 @@
 //! Reads a rank's settings from the environment.
 
-use super::environment::{NOT_BUILT_YET, VARIABLES};
+use super::environment::{NOT_BUILT_YET, VARIABLES, malformed, optional, required};
+use super::placement::{self, Meeting, Placement};
 use super::start::Start;
 use super::tuning::{JOB_TUNING, TUNING, TuningSource};
 use crate::control::report::REPORT_FD;
@@ -22,14 +23,6 @@ const PLACE: &[&str] = &[
     "MASTER_ADDR",
     "MASTER_PORT",
     "RINGTREE_RENDEZVOUS",
-];
-
-/// Launchers whose variables ringtree does not read yet, each with the name of the variable in
-/// which it passes the number of processes.
-const OTHER_LAUNCHERS: &[(&str, &str)] = &[
-    ("Open MPI", "OMPI_COMM_WORLD_SIZE"),
-    ("an MPI launcher", "PMI_SIZE"),
-    ("Slurm", "SLURM_STEP_NUM_TASKS"),
 ];
 
 /// The variable that selects the transport.
@@ -137,6 +130,10 @@ pub(crate) struct Settings {
     /// If `true`, the next port is tried as well, because another service may be using the
     /// rendezvous port.
     pub next_port_too: bool,
+    /// The launcher's channel, which carries the rendezvous and a secret.
+    pub channel: Option<Meeting>,
+    /// The name of the launcher that started this process, for messages.
+    pub launcher: &'static str,
     /// The job's secret. Without a secret, every address must be a loopback address.
     pub secret: Option<Secret>,
     /// The time limit for the join, at most [`TIMEOUT_MAX`].
@@ -200,17 +197,16 @@ impl Settings {
     pub(crate) fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
         reject_unimplemented(&set)?;
-        if set("RANK").is_none() {
-            refuse_other_launchers(&set)?;
-        }
-        let rank = required(&set, "RANK", "the rank of this process (numbered from 0)")?;
-        let world_size = required(&set, "WORLD_SIZE", "the number of ranks")?;
-        let (rendezvous, next_port_too) = rendezvous(&set, world_size)?;
-        let mut settings = Self::new(rank, world_size, &rendezvous);
-        settings.next_port_too = next_port_too;
-        let local = "a number that is at least 0";
-        settings.local_rank = optional(&set, "LOCAL_RANK", local)?;
-        settings.local_world_size = optional(&set, "LOCAL_WORLD_SIZE", local)?;
+        let Some(placement) = placement::find(&set)? else {
+            return Err(placement::not_started(&set));
+        };
+        let rendezvous = rendezvous(&set, &placement)?;
+        let mut settings = Self::new(placement.rank, placement.world_size, &rendezvous.address);
+        settings.next_port_too = rendezvous.next_port_too;
+        settings.channel = rendezvous.channel;
+        settings.launcher = placement.launcher;
+        settings.local_rank = placement.local_rank;
+        settings.local_world_size = placement.local_world_size;
         settings.secret = secret(&set)?;
         settings.timeout = timeout(&set)?;
         let seconds = optional(&set, "RINGTREE_STALL_WARNING_S", "a number of seconds")?;
@@ -240,19 +236,16 @@ impl Settings {
     }
 
     /// Like [`from_env`](Self::from_env), but returns the settings of a single rank if no variable
-    /// in [`PLACE`] is set.
+    /// in [`PLACE`] is set and no other launcher started this process.
     ///
     /// # Errors
     /// Returns the same errors as [`from_env`](Self::from_env), even if only some of the required
-    /// variables are set. Also returns `ErrorKind::Configuration` if a launcher whose variables
-    /// ringtree does not read has started several processes, because each process would otherwise
-    /// run as a single rank.
+    /// variables are set.
     pub(crate) fn from_env_or_alone(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
-        if PLACE.iter().any(|name| set(name).is_some()) {
+        if PLACE.iter().any(|name| set(name).is_some()) || placement::find(&set)?.is_some() {
             return Self::from_env(lookup);
         }
-        refuse_other_launchers(&set)?;
         Self::from_env(|name| match name {
             "RANK" => Some("0".to_owned()),
             "WORLD_SIZE" => Some("1".to_owned()),
@@ -275,7 +268,7 @@ impl Settings {
             "RINGTREE_RENDEZVOUS" => Some("127.0.0.1:29500".to_owned()),
             // The launcher's socket belongs to a rendezvous that this rank does not use.
             "RINGTREE_LISTENER_FD" => None,
-            _ if PLACE.contains(&name) => None,
+            _ if PLACE.contains(&name) || placement::is_of_other_launcher(name) => None,
             _ => lookup(name),
         })
     }
@@ -338,37 +331,6 @@ impl Settings {
     }
 }
 
-fn malformed(name: &str, value: &str, meaning: &str) -> Error {
-    Error::configuration(format!(
-        "{name}={value:?} is malformed; set it to {meaning}"
-    ))
-}
-
-fn optional<T: FromStr>(
-    set: &impl Fn(&str) -> Option<String>,
-    name: &str,
-    meaning: &str,
-) -> Result<Option<T>> {
-    let parse = |value: String| {
-        let parsed = value.trim().parse();
-        parsed.map_err(|_| malformed(name, &value, meaning))
-    };
-    set(name).map(parse).transpose()
-}
-
-fn required<T: FromStr>(
-    set: &impl Fn(&str) -> Option<String>,
-    name: &str,
-    meaning: &str,
-) -> Result<T> {
-    optional(set, name, meaning)?.ok_or_else(|| {
-        Error::configuration(format!(
-            "{name} is not set; set it to {meaning}, or start the program with `ringtree run` or \
-             torchrun"
-        ))
-    })
-}
-
 /// Checks the settings that do not depend on the rank. This is intended for programs that never
 /// join a world.
 ///
@@ -388,21 +350,6 @@ pub fn check_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<()> 
     checks_calls(&set)?;
     is_reproducible(&set)?;
     device_path(&set).map(|_| ())
-}
-
-/// Returns an error if several processes were started by a launcher whose variables ringtree does
-/// not read.
-fn refuse_other_launchers(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
-    for (launcher, name) in OTHER_LAUNCHERS {
-        if let Some(size) = set(name).filter(|size| size.trim() != "1") {
-            return Err(Error::configuration(format!(
-                "{launcher} started this process ({name}={size}), but ringtree does not read that \
-                 launcher's variables yet; start the program with `ringtree run`, or set RANK, \
-                 WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// Returns an error if a setting that is not implemented has a value other than the default.
@@ -491,21 +438,56 @@ pub(crate) fn check_rendezvous<'a>(
     ))
 }
 
-/// Returns the rendezvous, and `true` if the next port must be tried as well.
-fn rendezvous(set: &impl Fn(&str) -> Option<String>, world_size: usize) -> Result<(String, bool)> {
-    if let Some(value) = set("RINGTREE_RENDEZVOUS") {
-        return Ok((rendezvous_of("RINGTREE_RENDEZVOUS", &value)?, false));
-    }
-    if world_size == 1 && set("MASTER_ADDR").is_none() {
-        return Ok(("127.0.0.1:0".to_owned(), false));
-    }
-    let host: String = required(set, "MASTER_ADDR", "the address of rank 0's host")?;
-    let port: NonZeroU16 = required(set, "MASTER_PORT", "a port on rank 0's host, 1 to 65535")?;
-    let host = match host.contains(':') && !host.starts_with('[') {
-        true => format!("[{host}]"),
-        false => host,
+/// The way in which the ranks meet.
+struct Rendezvous {
+    address: String,
+    /// If `true`, the next port must be tried as well.
+    next_port_too: bool,
+    /// The launcher's channel that carries the address, if there is no other way to find it.
+    channel: Option<Meeting>,
+}
+
+/// Returns the rendezvous of the ranks that a launcher started.
+fn rendezvous(set: &impl Fn(&str) -> Option<String>, placement: &Placement) -> Result<Rendezvous> {
+    let at = |address, next_port_too| {
+        Ok(Rendezvous {
+            address,
+            next_port_too,
+            channel: None,
+        })
     };
-    Ok((format!("{host}:{port}"), true))
+    if let Some(value) = set("RINGTREE_RENDEZVOUS") {
+        return at(rendezvous_of("RINGTREE_RENDEZVOUS", &value)?, false);
+    }
+    if placement.world_size == 1 && set("MASTER_ADDR").is_none() {
+        return at("127.0.0.1:0".to_owned(), false);
+    }
+    let channel = placement.meeting.clone();
+    match &placement.meeting {
+        Meeting::Pmi(_) | Meeting::Pmix(_) => Ok(Rendezvous {
+            address: String::new(),
+            next_port_too: false,
+            channel: Some(channel),
+        }),
+        Meeting::Address(address) if set("MASTER_ADDR").is_none() => at(address.clone(), true),
+        Meeting::Unknown(why) if set("MASTER_ADDR").is_none() => {
+            Err(Error::configuration(format!(
+                "{} started this rank, but ringtree cannot tell where rank 0 is: {why}; or set \
+                 RINGTREE_RENDEZVOUS to the HOST:PORT at which rank 0 listens",
+                placement.launcher
+            )))
+        }
+        Meeting::Master | Meeting::Address(_) | Meeting::Unknown(_) => {
+            let host: String = required(set, "MASTER_ADDR", "the address of rank 0's host")?;
+            let port: NonZeroU16 =
+                required(set, "MASTER_PORT", "a port on rank 0's host, 1 to 65535")?;
+            let host = match host.contains(':') && !host.starts_with('[') {
+                true => format!("[{host}]"),
+                false => host,
+            };
+            at(format!("{host}:{port}"), true)
+        }
+    }
 }
 
 /// Returns the job's secret if the environment contains one.

@@ -8,6 +8,7 @@ use super::Communicator;
 use super::connecting::Connecting;
 use crate::bootstrap::TuningSource;
 use crate::bootstrap::environment::Environment;
+use crate::bootstrap::placement::is_of_other_launcher;
 use crate::bootstrap::settings::{DevicePathChoice, Settings, TransportChoice, check_rendezvous};
 use crate::bootstrap::store::Store;
 use crate::bootstrap::unique_id::UniqueId;
@@ -76,7 +77,13 @@ impl Builder {
     /// does not set them, from the environment.
     fn resolved_settings(&self) -> Result<Settings> {
         let lookup = |name: &str| self.environment.get(name);
-        let said = |name: &str| self.place.get(name).cloned().or_else(|| lookup(name));
+        // A program that sets its rank itself does not depend on how it was launched.
+        let is_placed = ["RANK", "WORLD_SIZE"].map(|name| self.place.contains_key(name));
+        let is_hidden = |name: &str| is_placed.contains(&true) && is_of_other_launcher(name);
+        let said = |name: &str| {
+            let environment = || lookup(name).filter(|_| !is_hidden(name));
+            self.place.get(name).cloned().or_else(environment)
+        };
         check_rendezvous(|name| self.place.get(name), said)?;
         let place = Settings::from_env_or_alone(said)?;
         // The launcher's socket may be used only with the rank and the world size that the launcher
@@ -93,6 +100,8 @@ impl Builder {
             local_world_size: place.local_world_size,
             rendezvous: place.rendezvous,
             next_port_too: place.next_port_too,
+            channel: place.channel,
+            launcher: place.launcher,
             listener_fd: place.listener_fd.filter(|_| is_launched),
             ..self.settings.clone()
         })
@@ -429,9 +438,9 @@ impl Builder {
 }
 
 impl Communicator {
-    /// Creates the communicator for all ranks from environment variables, and waits until all ranks
-    /// have joined. The variables are `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`, which
-    /// `ringtree run` and torchrun set, as well as ringtree's own variables.
+    /// Creates the communicator for all ranks that a launcher has started, and waits until all
+    /// ranks have joined. The launcher may be `ringtree run`, torchrun, `mpirun`, `srun`, or any
+    /// program that sets `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`.
     ///
     /// ```no_run
     /// # fn main() -> ringtree::Result<()> {
@@ -461,11 +470,6 @@ impl Communicator {
     /// Returns the same errors as [`from_env`](Self::from_env). It is an error if the environment
     /// sets only some of the variables for the rank, the world size and the rendezvous. In this
     /// case, no communicator for a single rank is created.
-    ///
-    /// Also returns an [`Error`] of kind
-    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if `mpirun` or `srun` has
-    /// started several processes. The variables that these launchers set are not supported yet, so
-    /// each process would otherwise run as a single rank.
     pub fn from_env_or_alone() -> Result<Self> {
         Builder::from_env_or_alone()?.connect()
     }

@@ -10,6 +10,7 @@
 //!   training step that all ranks had completed by then.
 //! - [`members`] maps the ranks of a group to world ranks.
 //! - [`group_creation`] lets the members of a new group agree on its number.
+//! - [`pmi`] exchanges a value with the launcher of an MPI program.
 //!
 //! *Invariants.* No code here reads a clock: callers pass the time as a value. No code here does
 //! I/O: messages to send are returned as values. Any input, however malformed, leads to a state or
@@ -26,5 +27,6 @@ pub mod group_creation;
 pub mod handshake;
 pub mod members;
 pub mod message;
+pub(crate) mod pmi;
 pub(crate) mod sealed;
 pub mod session;

@@ -1,13 +1,13 @@
 //! Takes over a listening socket that this process has inherited from its parent.
 
 use crate::lock::lock;
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::net::sockopt::{socket_acceptconn, socket_type};
 use rustix::net::{SocketType, sockopt::socket_domain};
 use std::fs;
 use std::io;
 use std::net::TcpListener;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
 /// Descriptors that have been taken over. Each of them can be taken over only once.
@@ -54,6 +54,24 @@ pub(crate) fn take_listener(descriptor: RawFd) -> io::Result<Option<TcpListener>
     fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
     taken.push(descriptor);
     Ok(Some(TcpListener::from(socket)))
+}
+
+/// Returns a duplicate of `descriptor`, which must be a socket that this process has inherited. The
+/// original stays open.
+///
+/// # Errors
+/// Returns an error if the descriptor is not a socket, or the operating system's error.
+pub(crate) fn duplicate_socket(descriptor: RawFd) -> io::Result<OwnedFd> {
+    let link = fs::read_link(format!("/proc/self/fd/{descriptor}"))
+        .map_err(|_| refused(descriptor, "is not open"))?;
+    if descriptor <= 2 || !link.to_string_lossy().starts_with("socket:") {
+        return Err(refused(descriptor, "is not a socket"));
+    }
+    // SAFETY: the descriptor is open (its link was read), and is borrowed only for this call. If
+    // another thread closes it in the meantime, the call fails or duplicates another descriptor.
+    // Neither breaks memory.
+    let socket = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    Ok(fcntl_dupfd_cloexec(socket, 3)?)
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ pub(crate) mod generation;
 pub(crate) mod inherit;
 pub(crate) mod interfaces;
 pub(crate) mod memory;
+pub(crate) mod mpi;
+pub(crate) mod pmix;
 #[cfg(feature = "launch")]
 pub(crate) mod process;
 pub(crate) mod shared;

@@ -216,8 +216,8 @@ pub(crate) fn connect_from_env(
 
 #[pymethods]
 impl Communicator {
-    /// Return the communicator that contains all ranks, using variables set by `ringtree run` or
-    /// torchrun.
+    /// Return the communicator that contains all ranks that a launcher has started: `ringtree run`,
+    /// torchrun, mpirun or srun.
     ///
     /// Wait until all ranks have joined. Raise ConfigurationError if a variable is missing or
     /// malformed, and JoinError if the ranks cannot be connected.

@@ -3,7 +3,7 @@
 
 use crate::gpu;
 use crate::{EXIT_OK, EXIT_USAGE, FAILED};
-use ringtree::internal::bootstrap::{Findings, TuningSource};
+use ringtree::internal::bootstrap::{Findings, TuningSource, launchers};
 use ringtree::plan::TuningTable;
 use ringtree::start::TransportChoice;
 use std::fmt::Display;
@@ -106,11 +106,17 @@ fn report(findings: &Findings) -> String {
     ];
     let line = |(name, found): (&str, String)| format!("{name:<19}{found}\n");
     let (sharing, others) = (sharing.map(line), others.map(line));
+    let (launcher, unused) = launchers(setting);
+    let unused = unused
+        .iter()
+        .map(|why| format!("                   not {why}\n"));
     format!(
         "{}Ranks on a host share memory if it can be created and if their host id, boot id, \
-         network namespace and user match.\n{}",
+         network namespace and user match.\n{}{}{}",
         sharing.concat(),
-        others.concat()
+        others.concat(),
+        line(("launcher", launcher)),
+        unused.collect::<String>()
     )
 }
 

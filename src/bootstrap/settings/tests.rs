@@ -212,11 +212,55 @@ fn incomplete_environment_is_an_error() {
         let line = from_env_or_alone(&[(name, value)]).unwrap_err().to_string();
         assert!(line.contains(&format!("{what} is not set")), "{line}");
     }
-    for (_, name) in OTHER_LAUNCHERS {
-        let error = from_env_or_alone(&[(name, "4")]).unwrap_err();
-        assert!(error.kind() == ErrorKind::Configuration && error.to_string().contains(name));
-        assert_eq!(refusal(&[("RANK", ""), (name, "4")]), error.to_string());
-    }
+    let step = [("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0")];
+    let line = from_env_or_alone(&step).unwrap_err().to_string();
+    assert!(line.contains("SLURM_STEP_NUM_TASKS is not set"), "{line}");
+}
+
+#[test]
+fn ranks_of_other_launchers_meet_over_their_channel_or_address() {
+    let hydra = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("PMI_FD", "9")];
+    let channel = |more: &[(&'static str, &'static str)]| {
+        let settings = from_env_or_alone(&[&hydra[..], more].concat()).unwrap();
+        assert_eq!((settings.rank, settings.world_size), (1, 2));
+        (settings.channel, settings.rendezvous)
+    };
+    let over_pmi = (Some(Meeting::Pmi(9)), String::new());
+    assert_eq!(channel(&[]), over_pmi);
+    assert_eq!(
+        channel(&[("MASTER_ADDR", "n1"), ("MASTER_PORT", "1")]),
+        over_pmi
+    );
+    let address = (None, "10.0.0.1:7".to_owned());
+    assert_eq!(channel(&[("RINGTREE_RENDEZVOUS", "10.0.0.1:7")]), address);
+
+    let slurm = [
+        ("SLURM_PROCID", "1"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_STEP_NUM_TASKS", "2"),
+        ("SLURM_STEP_NODELIST", "n[7-8]"),
+        ("SLURM_STEP_RESV_PORTS", "21000-21001"),
+    ];
+    let rendezvous = |more: &[(&'static str, &'static str)]| {
+        let all = [&slurm[..], more].concat();
+        from_env_or_alone(&all).map(|settings| settings.rendezvous)
+    };
+    assert_eq!(rendezvous(&[]), Ok("n7:21000".to_owned()));
+    let master = [("MASTER_ADDR", "n8"), ("MASTER_PORT", "29500")];
+    assert_eq!(rendezvous(&master), Ok("n8:29500".to_owned()));
+    let arbitrary = rendezvous(&[("SLURM_DISTRIBUTION", "arbitrary")]).unwrap_err();
+    assert!(
+        arbitrary.to_string().contains("srun --mpi=pmi2"),
+        "{arbitrary}"
+    );
+    // Slurm has not started this process, although it runs in one of Slurm's jobs.
+    let body = [("SLURM_JOB_ID", "1"), ("SLURM_NTASKS", "8")];
+    assert_eq!(from_env_or_alone(&body).unwrap().world_size, 1);
+    let in_body = Settings::from_env(|name| {
+        let found = body.iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| (*value).to_owned())
+    });
+    assert!(in_body.unwrap_err().to_string().contains("`srun`"));
 }
 
 #[test]

@@ -30,8 +30,8 @@ fn make(out: Place<'_>, start: impl FnOnce() -> Result<Option<Communicator>>) ->
     })
 }
 
-/// Creates the communicator that contains all ranks, using the environment variables that `ringtree
-/// run` and torchrun set. Waits until every rank has joined, but no longer than
+/// Creates the communicator that contains all ranks that a launcher has started: `ringtree run`,
+/// torchrun, mpirun or srun. Waits until every rank has joined, but no longer than
 /// RINGTREE_TIMEOUT_MS. Corresponds to MPI_Init.
 ///
 /// Stores the communicator in `comm`, or NULL on failure. The program must destroy it with

@@ -78,8 +78,8 @@ def init(
 ) -> Communicator:
     """Wait until all ranks have joined, and return their communicator.
 
-    If `rank` and `world_size` are omitted, all values come from the environment variables that
-    `ringtree run` and torchrun set. If they are passed, the ranks connect either through `store` or
+    If `rank` and `world_size` are omitted, all values come from the launcher, which may be
+    `ringtree run`, torchrun, mpirun or srun. If they are passed, the ranks connect either through `store` or
     at `rendezvous`, which is rank 0's "host:port". If neither `secret` nor the environment provides
     a secret, `rendezvous` must be a loopback address.
 
