@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         files.next().unwrap_or_else(in_scratch)
     };
     let (json, svg) = (&file("ringtree-trace.json"), &file("ringtree-overlap.svg"));
-    let end = if std::env::var_os("RANK").is_none() {
+    let end = if !ringtree::launch::is_rank() {
         spawn_self(RANKS).map(|code| ExitCode::from(u8::try_from(code).unwrap_or(1)))
     } else {
         one_rank(json, svg).map(|()| ExitCode::SUCCESS)

@@ -19,7 +19,7 @@ const STEPS: usize = 6;
 const WIDTH: usize = 32;
 
 fn main() -> Result<()> {
-    if std::env::var_os("RANK").is_some() {
+    if ringtree::launch::is_rank() {
         println!("{}", program(&Communicator::from_env()?)?);
         return Ok(());
     }

@@ -27,7 +27,7 @@ const MICRO_BATCHES: usize = 8;
 const STAGES: usize = 4;
 
 fn main() -> Result<()> {
-    if std::env::var_os("RANK").is_some() {
+    if ringtree::launch::is_rank() {
         println!("{}", program(&Communicator::from_env()?, ELEMENTS)?);
         return Ok(());
     }

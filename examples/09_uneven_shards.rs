@@ -23,7 +23,7 @@ const RATE: f32 = 0.25;
 const LAYERS: [usize; 4] = [77, 5000, 1021, 9];
 
 fn main() -> Result<()> {
-    if std::env::var_os("RANK").is_some() {
+    if ringtree::launch::is_rank() {
         println!("{}", program(&Communicator::from_env()?)?);
         return Ok(());
     }

@@ -25,7 +25,7 @@ const REQUESTS: [u32; 2] = [100, 400];
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn main() -> Result<()> {
-    if std::env::var_os("RANK").is_some() {
+    if ringtree::launch::is_rank() {
         return one_rank(&Communicator::from_env()?);
     }
     let id = UniqueId::on("127.0.0.1")?;

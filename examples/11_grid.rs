@@ -99,7 +99,7 @@ fn train(tensor: &Communicator, data: &Communicator) -> Result<(f32, [f32; INPUT
 }
 
 fn run() -> Result<i32> {
-    if std::env::var_os("RANK").is_none() {
+    if !ringtree::launch::is_rank() {
         return ringtree::launch::spawn_self(RANKS);
     }
     let world = Communicator::from_env()?;

@@ -77,7 +77,7 @@ pub(crate) fn program(comm: &Communicator) -> Result<String> {
 }
 
 fn main() -> Result<()> {
-    if std::env::var_os("RANK").is_some() {
+    if ringtree::launch::is_rank() {
         println!("{}", program(&Communicator::from_env()?)?);
         return Ok(());
     }

@@ -39,7 +39,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<i32> {
-    if std::env::var_os("RANK").is_none() {
+    if !ringtree::launch::is_rank() {
         return ringtree::launch::spawn_self(RANKS);
     }
     println!("{}", program(Communicator::from_env()?)?);

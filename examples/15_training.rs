@@ -101,7 +101,7 @@ fn validate(comm: &Communicator, weights: &Weights) -> Result<f64> {
 }
 
 fn main() -> Result<()> {
-    if std::env::var_os("RANK").is_none() {
+    if !ringtree::launch::is_rank() {
         std::process::exit(ringtree::launch::spawn_self(2)?); // launches itself
     }
     let comm = Communicator::from_env()?;

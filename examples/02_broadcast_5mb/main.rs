@@ -71,9 +71,9 @@ const WAYS: [Way; 3] = [
 type Run = (f64, Vec<Vec<(f64, f64)>>);
 
 fn main() -> ExitCode {
-    let end = match std::env::var_os("RANK") {
-        Some(_) => measured::one_rank().map_err(|error| error.to_string()),
-        None => all_ways(),
+    let end = match ringtree::launch::is_rank() {
+        true => measured::one_rank().map_err(|error| error.to_string()),
+        false => all_ways(),
     };
     match end {
         Ok(()) => ExitCode::SUCCESS,

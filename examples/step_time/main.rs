@@ -81,8 +81,7 @@ fn main() -> ExitCode {
 /// Starts the ranks, or runs `work` if this process is one of them.
 fn ranks(job: &Job, work: impl FnOnce(&Communicator) -> Result<(), Error>) -> Result<i32, String> {
     job.check()?;
-    let has = |name: &&str| std::env::var_os(name).is_some();
-    if !["RANK", "WORLD_SIZE"].iter().any(has) {
+    if !ringtree::launch::is_rank() {
         let count = job.ranks.unwrap_or(DEFAULT_RANKS);
         return ringtree::launch::spawn_self(count).map_err(|error| error.to_string());
     }

@@ -24,7 +24,7 @@ use optimizer::{Adam, learning_rate};
 use options::Options;
 use progress::Progress;
 use random::Random;
-use ringtree::launch::spawn_self;
+use ringtree::launch::{is_rank, spawn_self};
 use ringtree::{Communicator, Error, ReduceOp};
 use std::process::ExitCode;
 
@@ -81,10 +81,7 @@ fn main() -> ExitCode {
 /// Starts the ranks, or trains if this process is one of them.
 fn run() -> Result<ExitCode, Failure> {
     let options = Options::read().map_err(Failure::usage)?;
-    if ["RANK", "WORLD_SIZE"]
-        .iter()
-        .all(|name| std::env::var_os(name).is_none())
-    {
+    if !is_rank() {
         let ranks = options.ranks.unwrap_or(DEFAULT_RANKS);
         let options = Options {
             ranks: Some(ranks),

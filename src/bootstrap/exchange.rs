@@ -215,7 +215,7 @@ fn over_directory(
 }
 
 /// Passes the value of rank 0 with libpmix. The library cannot be interrupted while it waits for
-/// the other ranks, so it runs on a thread of its own, which is abandoned if the time limit
+/// the other ranks, so it runs on a separate thread, which is abandoned if the time limit
 /// expires.
 fn over_pmix(settings: &Settings, value: Option<String>) -> Result<String> {
     let (send, received) = std::sync::mpsc::channel();

@@ -331,6 +331,17 @@ impl Settings {
     }
 }
 
+/// Returns `true` if a launcher started this process as a rank, or if its variables are malformed.
+/// A single task of Slurm does not count, because it may be a shell.
+pub(crate) fn is_rank(lookup: impl Fn(&str) -> Option<String>) -> bool {
+    let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
+    let found = placement::find(&set);
+    PLACE.iter().any(|name| set(name).is_some())
+        || found.map_or(true, |found| {
+            found.is_some_and(|found| !found.is_single_task())
+        })
+}
+
 /// Checks the settings that do not depend on the rank. This is intended for programs that never
 /// join a world.
 ///

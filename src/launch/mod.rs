@@ -1,6 +1,7 @@
 //! Starts ranks and supervises them until the last one exits.
 //!
-//! [`spawn_self`] starts the running program once per rank, and [`spawn`] starts another program.
+//! [`spawn_self`] starts the running program once per rank. [`is_rank`] returns
+//! whether a launcher started this process.
 //! [`run`] implements the command `ringtree run`.
 
 // For contributors.
@@ -39,4 +40,4 @@ mod words;
 
 pub use job::{Job, Output, Rendezvous};
 
-pub use run::{run, spawn, spawn_self};
+pub use run::{is_rank, run, spawn_self};

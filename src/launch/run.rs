@@ -10,7 +10,7 @@ use super::route::Route;
 use super::secret;
 use super::streams;
 use super::supervise::{End, Supervisor};
-use crate::bootstrap::{address::host_name, settings};
+use crate::bootstrap::{address::host_name, environment::Environment, settings};
 use crate::control::descriptors;
 use crate::error::{Error, Result};
 use crate::limits::RANKS_PER_HOST_MAX;
@@ -133,9 +133,8 @@ fn alone(job: &Job) -> Result<Met> {
 /// Runs this program again, with the same arguments, as `ranks` ranks on this host. Returns the
 /// job's exit code.
 ///
-/// `RANK` is set in the environment of the ranks, so the program can tell that it is running as a
-/// rank. The ranks write directly to this process's standard output, and their standard error is
-/// forwarded.
+/// In the ranks, [`is_rank`] returns `true`. The ranks write directly to this process's standard
+/// output, and their standard error is forwarded.
 ///
 /// # Errors
 /// Returns the same errors as [`run`]. Also returns an [`Error`] of kind
@@ -143,8 +142,9 @@ fn alone(job: &Job) -> Result<Met> {
 ///
 /// # Examples
 /// ```no_run
-/// if std::env::var_os("RANK").is_none() {
-///     std::process::exit(ringtree::launch::spawn_self(4)?);
+/// use ringtree::launch::{is_rank, spawn_self};
+/// if !is_rank() {
+///     std::process::exit(spawn_self(4)?);
 /// }
 /// println!("one of four");
 /// # Ok::<(), ringtree::Error>(())
@@ -152,18 +152,22 @@ fn alone(job: &Job) -> Result<Met> {
 pub fn spawn_self(ranks: usize) -> Result<i32> {
     let program = env::current_exe()
         .map_err(|error| Error::io("cannot find this program's executable", &error))?;
-    spawn(program, env::args_os().skip(1).collect(), ranks)
-}
-
-/// Like [`spawn_self`], but runs `program` with the given arguments.
-///
-/// # Errors
-/// Returns the same errors as [`run`].
-pub fn spawn(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Result<i32> {
+    let arguments = env::args_os().skip(1).collect();
     run(&local_job(program, arguments, ranks))
 }
 
-/// Returns a description of the job that [`spawn`] runs.
+/// Returns `true` if a launcher started this process as a rank, in which case
+/// [`Communicator::from_env`](crate::Communicator::from_env) joins its world. Launchers are
+/// [`run`], [`spawn_self`], torchrun, `mpirun` and `srun`. A single task of `srun` does not count,
+/// because it may be a shell.
+#[doc(alias("is_torchelastic_launched"))]
+#[must_use]
+pub fn is_rank() -> bool {
+    let environment = Environment::current();
+    settings::is_rank(|name| environment.get(name))
+}
+
+/// Returns the description of a job that runs `program` as `ranks` ranks on this host.
 #[doc(hidden)]
 #[must_use]
 pub fn local_job(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Job {

@@ -1,8 +1,8 @@
 //! Represents the exchange of one value over PMI-1, the protocol between the launchers of MPI and
 //! the processes that they start.
 //!
-//! Every request and every answer is a line of words of the form `name=value`, the first of which
-//! is `cmd`. Rank 0 puts a value, every rank waits at the barrier, and every rank gets the value.
+//! Every request and every answer is a line of words of the form `name=value`, beginning with
+//! `cmd`. Rank 0 puts a value, every rank waits at the barrier, and every rank gets the value.
 //! Launchers differ in the order of the words, in whether `rc` is present, and in the value that
 //! they return for a missing key, so only `rc` decides. Some of them end the whole job if a process
 //! has initialized PMI and ends without finalizing it, so the exchange does both.

@@ -30,8 +30,8 @@ pub(crate) struct Arguments {
     /// Name of the collective
     #[arg(value_parser = one_of(Collective::ALL, Collective::name))]
     collective: Collective,
-    /// Number of ranks to start [default: 2]; must equal WORLD_SIZE if this process is already
-    /// running as a rank (RANK is set)
+    /// Number of ranks to start [default: 2]; if a launcher has already started the ranks, must
+    /// equal their number
     #[arg(short = 'n', long, value_name = "N", value_parser = count(1, WORLD_SIZE_MAX))]
     ranks: Option<usize>,
     /// Transport [default: RINGTREE_TRANSPORT]
@@ -130,7 +130,7 @@ pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
             return EXIT_USAGE;
         }
     };
-    let is_among_ranks = std::env::var_os("RANK").is_some();
+    let is_among_ranks = ringtree::launch::is_rank();
     if !is_among_ranks {
         let ranks = arguments.ranks.unwrap_or(2);
         if arguments.root >= ranks {

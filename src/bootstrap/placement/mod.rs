@@ -45,7 +45,7 @@ pub(crate) enum Meeting {
     Unknown(&'static str),
 }
 
-/// What a launcher says about this process.
+/// The information from a launcher about this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Placement {
     /// Name of the launcher, for messages.
@@ -64,9 +64,14 @@ impl Placement {
     pub(crate) fn is_on_one_host(&self) -> bool {
         self.local_world_size == Some(self.world_size)
     }
+
+    /// Returns `true` if `srun` started a single task.
+    pub(crate) fn is_single_task(&self) -> bool {
+        self.launcher == SLURM && self.world_size == 1
+    }
 }
 
-/// What a source found.
+/// The result of a source.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Found {
     /// The launcher did not start this process. The text states how this is known.
@@ -124,7 +129,7 @@ pub(crate) fn find(set: Lookup<'_>) -> Result<Option<Placement>> {
     nodes::refuse_pods(set).map(|()| None)
 }
 
-/// Returns the error for a process of which [`find`] returned no placement.
+/// Returns the error for a process that has no placement.
 pub(crate) fn not_started(set: Lookup<'_>) -> Error {
     match slurm::is_outside_step(set) {
         true => Error::configuration(
@@ -179,11 +184,12 @@ impl fmt::Display for Placement {
             ..
         } = self;
         write!(formatter, "{launcher}: rank {rank} of {world_size}")?;
-        if let Some(local_rank) = self.local_rank {
-            write!(formatter, ", local rank {local_rank}")?;
-        }
-        if let Some(count) = self.local_world_size {
-            write!(formatter, " of {count}")?;
+        match (self.local_rank, self.local_world_size) {
+            (Some(local_rank), Some(count)) => {
+                write!(formatter, ", local rank {local_rank} of {count}")?;
+            }
+            (Some(local_rank), None) => write!(formatter, ", local rank {local_rank}")?,
+            (None, _) => {}
         }
         match &self.meeting {
             _ if *world_size == 1 => Ok(()),

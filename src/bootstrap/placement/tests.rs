@@ -108,7 +108,7 @@ fn recorded_ranks_meet_where_their_launcher_allows() {
 }
 
 #[test]
-fn processes_that_are_not_ranks_are_told_what_to_type() {
+fn error_for_process_that_is_not_a_rank_names_the_command() {
     let refused = [
         ("sbatch_body", "srun"),
         ("salloc_body", "srun"),

@@ -264,6 +264,27 @@ fn ranks_of_other_launchers_meet_over_their_channel_or_address() {
 }
 
 #[test]
+fn only_launchers_make_a_process_a_rank() {
+    let is_rank_in = |all: &[(&str, &str)]| {
+        is_rank(|name| {
+            let found = all.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    };
+    let task = [("SLURM_PROCID", "0"), ("SLURM_STEP_ID", "0")];
+    let tasks = |count| [&task[..], &[("SLURM_STEP_NUM_TASKS", count)]].concat();
+    assert!(is_rank_in(BASE));
+    assert!(is_rank_in(&tasks("2")));
+    assert!(is_rank_in(&[("PMI_RANK", "0"), ("PMI_SIZE", "1")]));
+    assert!(is_rank_in(&[("RANK", "0")]), "`from_env` returns the error");
+    assert!(is_rank_in(&task), "`from_env` returns the error");
+    assert!(!is_rank_in(&[]));
+    assert!(!is_rank_in(&[("RANK", " ")]));
+    assert!(!is_rank_in(&tasks("1")), "it may be a shell");
+    assert!(!is_rank_in(&[("SLURM_JOB_ID", "1"), ("SLURM_NTASKS", "8")]));
+}
+
+#[test]
 fn rank_set_in_code_overrides_environment() {
     let settings = Settings::for_rank(1, 2, |name| match name {
         "RANK" => Some("7".into()),
