@@ -113,6 +113,12 @@ class Program:
         return self.text("PTX")
 
 
+def compact(ptx):
+    """Removes comments and indentation, because the published crate contains the file."""
+    lines = (" ".join(line.split("//")[0].split()) for line in ptx.splitlines())
+    return "".join(line + "\n" for line in lines if line)
+
+
 def registers(architecture):
     """Assembles cuda/reduce.ptx and returns the registers of each kernel. Fails if one spills."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -143,7 +149,7 @@ def main(arguments):
         download()
     headers = {path.name: path.read_text() for path in sorted(CUDA.glob("*.cuh"))}
     source = (CUDA / "reduce.cu").read_text()
-    ptx = HEADER + Program(compiler(), source, headers).compile(OPTIONS)
+    ptx = HEADER + compact(Program(compiler(), source, headers).compile(OPTIONS))
     if not arguments:
         OUTPUT.write_text(ptx)
         print(f"wrote {OUTPUT}: {ptx.count('.entry')} kernels, {ptx.count(chr(10))} lines")
