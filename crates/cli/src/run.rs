@@ -2,7 +2,7 @@
 
 use crate::{FAILED, exit_code};
 use clap::{Args, ValueEnum};
-use ringtree::internal::launch::tell;
+use ringtree::internal::launch::{node, tell};
 use ringtree::launch::{self, Job, Output, Rendezvous};
 use ringtree::{Error, ErrorKind};
 use std::ffi::OsString;
@@ -76,17 +76,17 @@ const UNSUPPORTED_OPTIONS: &[(&str, &str)] = &[
 /// The arguments of `ringtree run`. torchrun's spellings with underscores also work.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
-    /// Number of ranks on this host; `auto` starts one per available core
+    /// Number of ranks on this host; `auto` starts one per available core [default: from Kubeflow]
     #[arg(short = 'n', long, aliases = ["nproc_per_node", "ranks", "np"], value_name = "N|auto")]
     #[arg(value_parser = parse_ranks)]
-    nproc_per_node: NonZeroUsize,
+    nproc_per_node: Option<NonZeroUsize>,
 
-    /// Number of hosts; run the same command on each
-    #[arg(long, value_name = "M", default_value = "1", value_parser = parse_nodes)]
-    nnodes: NonZeroUsize,
+    /// Number of hosts; run the same command on each [default: from Slurm or Kubernetes, else 1]
+    #[arg(long, value_name = "M", value_parser = parse_nodes)]
+    nnodes: Option<NonZeroUsize>,
 
     /// Address of one of the hosts, which becomes node 0, and a free port on that host; required if
-    /// there are several hosts
+    /// there are several hosts [default: from Slurm or Kubernetes]
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT")]
     rdzv_endpoint: Option<String>,
 
@@ -94,8 +94,8 @@ pub(crate) struct Arguments {
     #[arg(long, alias = "rdzv_id", value_name = "ID")]
     rdzv_id: Option<String>,
 
-    /// Number of this host, from 0; the host at the endpoint is number 0 [default: assigned in the
-    /// order in which the hosts connect]
+    /// Number of this host, from 0; the host at the endpoint is number 0 [default: from Slurm or
+    /// Kubernetes, else assigned in the order in which the hosts connect]
     #[arg(long, alias = "node_rank", value_name = "K")]
     node_rank: Option<usize>,
 
@@ -180,7 +180,8 @@ impl From<OutputMode> for Output {
 
 /// Runs the job and returns its exit code.
 pub(crate) fn execute(arguments: Arguments) -> u8 {
-    match job(arguments).and_then(|job| launch::run(&job)) {
+    let environment = |name: &str| std::env::var(name).ok();
+    match job(arguments, environment).and_then(|job| launch::run(&job)) {
         Ok(code) => u8::try_from(code).unwrap_or(FAILED),
         Err(error) => {
             tell(&error.to_string());
@@ -241,11 +242,35 @@ pub(crate) fn instead_of(option: &str) -> Option<&'static str> {
     found.map(|(_, instead)| *instead)
 }
 
-/// Returns the job that the arguments describe.
-fn job(arguments: Arguments) -> Result<Job, Error> {
+/// Returns the job that the arguments describe. If they do not describe the hosts, the environment
+/// does, unless the arguments contradict it.
+fn job(arguments: Arguments, environment: impl Fn(&str) -> Option<String>) -> Result<Job, Error> {
     let wrong = |text: String| Err(Error::new(ErrorKind::Usage, text));
-    let nodes = arguments.nnodes.get();
-    let endpoint = endpoint(&arguments);
+    let asked = arguments.nnodes.map(NonZeroUsize::get);
+    let found = match arguments.standalone {
+        true => None,
+        false => node(environment)?,
+    };
+    // A different number of hosts describes a different job.
+    let found = found.filter(|found| asked.is_none() || [None, asked].contains(&found.nodes));
+    let found = found.unwrap_or_default();
+    let nodes = asked.or(found.nodes).unwrap_or(1);
+    let endpoint = endpoint(&arguments).or(found.endpoint.filter(|_| nodes > 1));
+    let node_rank = arguments
+        .node_rank
+        .or(found.node_rank.filter(|_| nodes > 1));
+    let ranks = match (arguments.nproc_per_node, &found.ranks) {
+        (Some(ranks), _) => ranks.get(),
+        (None, Some(text)) => match parse_ranks(text.trim()) {
+            Ok(ranks) => ranks.get(),
+            Err(why) => return wrong(format!("PET_NPROC_PER_NODE={text}: {why}; or pass -n")),
+        },
+        (None, None) => {
+            return wrong(
+                "pass the number of ranks on this host with --nproc-per-node (-n)".to_owned(),
+            );
+        }
+    };
     let mut words = arguments.command.into_iter();
     let Some(program) = words.next() else {
         return wrong("missing program; pass it after --".to_owned());
@@ -255,7 +280,7 @@ fn job(arguments: Arguments) -> Result<Job, Error> {
             "--standalone means a single host, which contradicts --nnodes {nodes}; omit one of them"
         ));
     }
-    if let Some(node_rank) = arguments.node_rank.filter(|node_rank| *node_rank >= nodes) {
+    if let Some(node_rank) = node_rank.filter(|node_rank| *node_rank >= nodes) {
         return wrong(format!(
             "--node-rank {node_rank} is out of range: it must be less than --nnodes {nodes}"
         ));
@@ -268,7 +293,7 @@ fn job(arguments: Arguments) -> Result<Job, Error> {
     Ok(Job {
         program,
         arguments: words.collect(),
-        ranks: arguments.nproc_per_node.get(),
+        ranks,
         id: arguments.rdzv_id,
         max_restarts: arguments.max_restarts,
         output: arguments.output.into(),
@@ -276,7 +301,7 @@ fn job(arguments: Arguments) -> Result<Job, Error> {
         rendezvous: endpoint.map(|endpoint| Rendezvous {
             nodes,
             endpoint,
-            node_rank: arguments.node_rank,
+            node_rank,
         }),
         sessions: arguments.sessions,
     })

@@ -12,7 +12,7 @@
 //!
 //! *May import* the base files.
 
-mod nodes;
+pub(crate) mod nodes;
 mod open_mpi;
 mod pmi;
 mod slurm;

@@ -133,6 +133,37 @@ fn error_for_process_that_is_not_a_rank_names_the_command() {
 }
 
 #[test]
+fn recorded_nodes_are_found() {
+    let recorded = recorded();
+    let node_in = |case: &str, rank: Option<usize>| {
+        let variables = &recorded[case][&rank];
+        nodes::node(|name| variables.get(name).cloned()).unwrap()
+    };
+    let found = |case, rank| {
+        let node = node_in(case, rank)?;
+        Some((node.nodes?, node.node_rank?, node.endpoint?))
+    };
+    let pod = |endpoint: &str| Some((2, 1, endpoint.to_owned()));
+    assert_eq!(
+        found("k8s_trainjob_torch", None),
+        pod("train-node-0-0.train:29500")
+    );
+    assert_eq!(
+        found("k8s_lws_worker", None),
+        pod("train-0.train.default:29500")
+    );
+    assert_eq!(node_in("k8s_indexed_job", None).unwrap().node_rank, Some(1));
+    let ranks = node_in("k8s_trainjob_torch", None).unwrap().ranks;
+    assert_eq!(ranks.as_deref(), Some("4"));
+    let (nodes, node_rank, endpoint) = found("srun_task_per_node", Some(1)).unwrap();
+    assert!(endpoint.starts_with("n01:"), "{endpoint}");
+    assert_eq!((nodes, node_rank), (2, 1));
+    for case in ["srun_n2_t3", "hydra4_2hosts", "openmpi4_2hosts", "srun_one"] {
+        assert_eq!(node_in(case, Some(0)), None, "{case}");
+    }
+}
+
+#[test]
 fn contradicting_launchers_are_refused() {
     let open_mpi = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")];
     let slurm = [

@@ -97,6 +97,53 @@ fn given_node_ranks_do_not_depend_on_arrival_order() {
     }
 }
 
+#[test]
+fn hosts_of_kubernetes_and_slurm_need_no_options() {
+    fn kubeflow(node: &str, host: &str, port: &str) -> Vec<(&'static str, String)> {
+        [
+            ("PET_NNODES", "2"),
+            ("PET_NPROC_PER_NODE", "1"),
+            ("PET_NODE_RANK", node),
+            ("PET_MASTER_ADDR", host),
+            ("PET_MASTER_PORT", port),
+        ]
+        .map(|(name, value)| (name, value.to_owned()))
+        .into()
+    }
+    fn slurm(node: &str, host: &str, port: &str) -> Vec<(&'static str, String)> {
+        [
+            ("SLURM_PROCID", node),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_STEP_NUM_TASKS", "2"),
+            ("SLURM_STEP_TASKS_PER_NODE", "1(x2)"),
+            ("SLURM_NODEID", node),
+            ("SLURM_STEP_NODELIST", host),
+            ("SLURM_STEP_RESV_PORTS", port),
+        ]
+        .map(|(name, value)| (name, value.to_owned()))
+        .into()
+    }
+    type System = fn(&str, &str, &str) -> Vec<(&'static str, String)>;
+    let systems: [(&[&str], System); 2] = [(&[], kubeflow), (&["-n", "1"], slurm)];
+    for (options, system) in systems {
+        let endpoint = reserved_address();
+        let (host, port) = endpoint.rsplit_once(':').unwrap();
+        let node = |node: &'static str| {
+            let mut command = launcher(options, "echo $RANK/$WORLD_SIZE");
+            command.envs(system(node, host, port));
+            command.env("RINGTREE_SECRET", SECRET).spawn().unwrap()
+        };
+        for (launcher, rank) in ["1", "0"].map(node).into_iter().zip([1, 0]) {
+            let end = wait(launcher);
+            assert_eq!(end.stdout, format!("[{rank}]: {rank}/2\n"), "{end:?}");
+        }
+    }
+    let mut alone = launcher(&["--standalone", "-n", "2"], "echo $WORLD_SIZE");
+    alone.envs(kubeflow("0", "127.0.0.1", "1"));
+    let end = wait(alone.spawn().unwrap());
+    assert_eq!(end.stdout, "[0]: 2\n[1]: 2\n".to_owned(), "{end:?}");
+}
+
 /// The message lets a user distinguish a firewall from a slow start.
 #[test]
 fn waiting_launcher_reports_missing_peers_and_endpoint() {
