@@ -3,6 +3,7 @@
 use super::handle::ControlHandle;
 use super::local::LocalPeers;
 use super::peer::{self, Peer};
+use super::process;
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
@@ -29,6 +30,14 @@ impl Membership {
     #[must_use]
     pub(crate) fn local_ranks(&self) -> Vec<usize> {
         peer::local_ranks(&self.peers, self.rank)
+    }
+
+    /// Returns the number of cores on which the ranks of this host may run, if they are bound to
+    /// different cores.
+    pub(crate) fn cores_if_bound(&self) -> Option<usize> {
+        let local = self.local_ranks();
+        let peers = local.iter().map(|rank| &self.peers[*rank]);
+        process::cores_if_bound(&self.peers[self.rank], peers)
     }
 
     /// Returns the host of each rank, indexed by rank. The host of a rank is identified by the

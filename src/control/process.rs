@@ -8,6 +8,7 @@
 
 use super::peer::Peer;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::thread::{CpuSet, sched_getaffinity};
 use std::fs;
 use std::os::fd::OwnedFd;
 
@@ -17,6 +18,28 @@ pub(crate) fn started(pid: u32) -> Option<u64> {
     // The second field is a name in parentheses, which may hold spaces. The start time is field 22.
     let (_, fields) = line.rsplit_once(')')?;
     fields.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Returns the number of cores on which the processes of `peers` may run, if they are bound to
+/// different cores and this process can see all of them.
+pub(super) fn cores_if_bound<'a>(
+    own: &Peer,
+    peers: impl Iterator<Item = &'a Peer>,
+) -> Option<usize> {
+    let own_cores = sched_getaffinity(None).ok()?;
+    let mut all = own_cores;
+    for peer in peers.filter(|peer| peer.pid != own.pid) {
+        let (ours, theirs) = (own.process.as_ref()?, peer.process.as_ref()?);
+        let pid = i32::try_from(peer.pid).ok().and_then(Pid::from_raw)?;
+        if ours.space != theirs.space {
+            return None;
+        }
+        let cores = sched_getaffinity(Some(pid)).ok()?;
+        (0..CpuSet::MAX_CPU)
+            .filter(|core| cores.is_set(*core))
+            .for_each(|core| all.set(core));
+    }
+    (all.count() > own_cores.count()).then_some(all.count() as usize)
 }
 
 /// The state of another rank's process.

@@ -60,6 +60,9 @@ pub struct Job {
     /// The meeting point for the launchers, or `None` if the job runs only on this host. The ranks
     /// join at a different address.
     pub rendezvous: Option<Rendezvous>,
+    /// The CPUs on which each rank of this host may run, indexed by local rank. A rank whose list
+    /// is empty or missing may run on all CPUs that the launcher may use.
+    pub cpus: Vec<Vec<usize>>,
     /// If `true`, each rank is started in its own session, as is done by torchrun, containers and
     /// services. Linux then schedules the ranks like unrelated programs.
     pub sessions: bool,

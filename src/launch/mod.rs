@@ -19,6 +19,7 @@
 //
 // *May import* `bootstrap`, `control`, `protocol`, `sys` and the base files.
 
+mod affinity;
 mod alone;
 mod attempt;
 pub(crate) mod cause;

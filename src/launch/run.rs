@@ -1,5 +1,6 @@
 //! Runs a job and determines the launcher's exit code.
 
+use super::affinity::Binding;
 use super::alone::Alone;
 use super::attempt::{Attempt, LISTENER_VARIABLE, Placement, run_id};
 use super::event::{Events, Met};
@@ -54,6 +55,7 @@ use std::sync::Arc;
 ///     output: Output::Prefixed,
 ///     log_folder: Some("logs".into()),
 ///     rendezvous: None,
+///     cpus: Vec::new(),
 ///     sessions: false,
 /// };
 /// std::process::exit(run(&job)?);
@@ -180,6 +182,7 @@ pub fn local_job(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Jo
         output: Output::Plain,
         log_folder: None,
         rendezvous: None,
+        cpus: Vec::new(),
         sessions: false,
     }
 }
@@ -244,6 +247,7 @@ fn start(
         }
         let route = Route::lay(job.output, (rank, local_rank), log, &mut command);
         let name = placement.rank_name(rank);
+        let _binding = Binding::new(job.cpus.get(local_rank).map_or(&[], Vec::as_slice))?;
         supervisor.spawn((rank, name), command, &inherited, route)?;
     }
     Ok(())

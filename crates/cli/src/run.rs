@@ -1,6 +1,9 @@
 //! Implements `ringtree run`, which starts a program as several ranks on one or several hosts.
 
+mod binding;
+
 use crate::{FAILED, exit_code};
+use binding::{BindTo, cpus, written};
 use clap::{Args, ValueEnum};
 use ringtree::internal::launch::{node, tell};
 use ringtree::launch::{self, Job, Output, Rendezvous};
@@ -48,7 +51,7 @@ const UNSUPPORTED_OPTIONS: &[(&str, &str)] = &[
         "--event-log-handler",
         "omit it, because events go to standard error",
     ),
-    ("--numa-binding", "start the program with numactl"),
+    ("--numa-binding", "use --bind-to numa"),
     (
         "--run-path",
         "name the interpreter: `-- python3 -m runpy PATH`",
@@ -64,8 +67,7 @@ const UNSUPPORTED_OPTIONS: &[(&str, &str)] = &[
         "-x",
         "export the variable, because the ranks inherit the launcher's environment",
     ),
-    ("--bind-to", "start the program with numactl or taskset"),
-    ("--map-by", "start the program with numactl or taskset"),
+    ("--map-by", "use --bind-to core or --bind-to numa"),
     (
         "--oversubscribe",
         "omit it, because a host can have any number of ranks",
@@ -137,6 +139,10 @@ pub(crate) struct Arguments {
     /// Start each rank in its own session, as torchrun, containers and services do
     #[arg(long)]
     sessions: bool,
+
+    /// Bind each rank to a share of the CPUs, and print which
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "none")]
+    bind_to: BindTo,
 
     /// How to show the ranks' output
     #[arg(long, value_name = "WHAT", value_enum, default_value = "prefixed")]
@@ -290,6 +296,13 @@ fn job(arguments: Arguments, environment: impl Fn(&str) -> Option<String>) -> Re
             "--nnodes {nodes} requires --rdzv-endpoint HOST:PORT"
         ));
     }
+    let cpus = cpus(arguments.bind_to, ranks);
+    for (local_rank, cpus) in cpus.iter().enumerate() {
+        let cpus = written(cpus);
+        tell(&format!(
+            "local rank {local_rank} is bound to the CPUs {cpus}"
+        ));
+    }
     Ok(Job {
         program,
         arguments: words.collect(),
@@ -303,6 +316,7 @@ fn job(arguments: Arguments, environment: impl Fn(&str) -> Option<String>) -> Re
             endpoint,
             node_rank,
         }),
+        cpus,
         sessions: arguments.sessions,
     })
 }

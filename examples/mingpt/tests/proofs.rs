@@ -42,6 +42,7 @@ fn job(ranks: usize, place: &Path, every: usize) -> Job {
         output: Output::Prefixed,
         log_folder: None,
         rendezvous: None,
+        cpus: Vec::new(),
         sessions: false,
     }
 }

@@ -42,7 +42,8 @@ pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
     let shared = Arc::new(Shared::new(Arc::clone(&reactor), local));
     let (local_rank, local_count) = membership.place_on_host();
     let local_count = settings.local_world_size.unwrap_or(local_count);
-    let host = host_of(settings, &shared, rank, local_count);
+    let cores = membership.cores_if_bound();
+    let host = host_of(settings, &shared, rank, (local_count, cores));
     let own = RuntimeHandle::new(rank, Box::new(host));
     let runtime = own.get()?;
     runtime.set_stall_warning(settings.stall_warning);
@@ -96,9 +97,10 @@ fn host_of(
     settings: &Settings,
     shared: &Arc<Shared>,
     rank: usize,
-    local_count: usize,
+    (local_count, cores): (usize, Option<usize>),
 ) -> ProcessHost {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let available = || std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = cores.unwrap_or_else(available);
     ProcessHost {
         shared: Arc::clone(shared),
         start: Instant::now(),

@@ -86,6 +86,7 @@ impl Program {
             output: Output::Prefixed,
             log_folder: None,
             rendezvous: None,
+            cpus: Vec::new(),
             sessions: false,
         };
         run(&job).unwrap()

@@ -299,3 +299,37 @@ fn programs_can_spawn_themselves() {
                  above\n";
     assert!(end.stderr.ends_with(lines), "{end:?}");
 }
+
+#[test]
+fn bound_ranks_divide_the_cpus_of_the_launcher() {
+    let set = rustix::thread::sched_getaffinity(None).unwrap();
+    let is_allowed = |cpu: &usize| set.is_set(*cpu);
+    let mut allowed: Vec<_> = (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(is_allowed)
+        .collect();
+    let end = run(
+        &["-n", "2", "--bind-to", "core"],
+        "grep Cpus_allowed_list /proc/self/status",
+    );
+    let lists = end.stdout.lines().filter_map(|line| line.rsplit_once('\t'));
+    let lists: Vec<_> = lists.map(|(_, list)| list.to_owned()).collect();
+    assert_eq!(lists.len(), 2, "{end:?}");
+    let mut bound = Vec::new();
+    for list in &lists {
+        assert!(
+            end.stderr
+                .contains(&format!("is bound to the CPUs {list}\n")),
+            "{end:?}"
+        );
+        for item in list.split(',') {
+            let (first, last) = item.split_once('-').unwrap_or((item, item));
+            bound.extend(first.parse::<usize>().unwrap()..=last.parse().unwrap());
+        }
+    }
+    bound.sort_unstable();
+    if allowed.len() == 1 {
+        // Both ranks share the only CPU.
+        allowed.push(allowed[0]);
+    }
+    assert_eq!(bound, allowed);
+}

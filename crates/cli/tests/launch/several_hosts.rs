@@ -141,7 +141,7 @@ fn hosts_of_kubernetes_and_slurm_need_no_options() {
     let mut alone = launcher(&["--standalone", "-n", "2"], "echo $WORLD_SIZE");
     alone.envs(kubeflow("0", "127.0.0.1", "1"));
     let end = wait(alone.spawn().unwrap());
-    assert_eq!(end.stdout, "[0]: 2\n[1]: 2\n".to_owned(), "{end:?}");
+    assert_eq!(end.lines(), ["[0]: 2", "[1]: 2"].into(), "{end:?}");
 }
 
 /// The message lets a user distinguish a firewall from a slow start.

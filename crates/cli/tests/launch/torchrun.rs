@@ -69,7 +69,7 @@ fn unsupported_options_fail_and_name_alternative() {
         ("-H", "--rdzv-endpoint"),
         ("--nproc=1", "use -n or"),
         ("-x", "inherit"),
-        ("--bind-to=core", "taskset"),
+        ("--map-by=core", "--bind-to core"),
         ("--timeout=9", "RINGTREE_TIMEOUT_MS"),
     ];
     for (option, instead) in cases {
