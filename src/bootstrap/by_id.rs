@@ -40,15 +40,22 @@ impl Settings {
     }
 }
 
+/// Creates an ID for the job, whose rank 0 this process is. The address is a loopback address if
+/// all ranks are on this host.
+pub(super) fn new_id(settings: &Settings) -> Result<UniqueId> {
+    match &settings.interface {
+        Some(interface) => UniqueId::on(interface),
+        None if settings.local_world_size == Some(settings.world_size) => UniqueId::on("127.0.0.1"),
+        None => UniqueId::new(),
+    }
+}
+
 /// On rank 0, creates an ID and puts it into the store if the program provides a store.
 pub(super) fn publish(settings: &mut Settings) -> Result<()> {
     let Some(store) = settings.start.store.clone() else {
         return Ok(());
     };
-    let id = match &settings.interface {
-        Some(interface) => UniqueId::on(interface)?,
-        None => UniqueId::new()?,
-    };
+    let id = new_id(settings)?;
     let set = store.set(ID, &id.to_bytes());
     set.map_err(|error| failed(settings, "set", ID, error))?;
     settings.use_id(&id);

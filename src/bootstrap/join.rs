@@ -39,7 +39,7 @@ pub(crate) fn join(settings: &Settings) -> Result<Joined> {
     settings.check()?;
     let settings = &mut settings.clone();
     descriptors::raise_limit();
-    let _carried = exchange::carry(settings)?;
+    exchange::carry(settings)?;
     let (mut poll, control) =
         thread::prepare().map_err(|error| Error::io("cannot set up the control thread", &error))?;
     let (place, socket) = sharing::offer(settings);

@@ -20,6 +20,7 @@ mod client;
 pub(crate) mod environment;
 mod exchange;
 pub(crate) mod join;
+mod launcher_directory;
 mod listen;
 pub(crate) mod messages;
 pub(crate) mod placement;

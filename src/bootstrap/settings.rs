@@ -475,7 +475,7 @@ fn rendezvous(set: &impl Fn(&str) -> Option<String>, placement: &Placement) -> R
     }
     let channel = placement.meeting.clone();
     match &placement.meeting {
-        Meeting::Pmi(_) | Meeting::Pmix(_) => Ok(Rendezvous {
+        Meeting::Pmi(_) | Meeting::Pmix | Meeting::Directory { .. } => Ok(Rendezvous {
             address: String::new(),
             next_port_too: false,
             channel: Some(channel),

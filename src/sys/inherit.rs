@@ -3,7 +3,7 @@
 use crate::lock::lock;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::net::sockopt::{socket_acceptconn, socket_type};
-use rustix::net::{SocketType, sockopt::socket_domain};
+use rustix::net::{AddressFamily, SocketType, getpeername, sockopt::socket_domain};
 use std::fs;
 use std::io;
 use std::net::TcpListener;
@@ -56,11 +56,11 @@ pub(crate) fn take_listener(descriptor: RawFd) -> io::Result<Option<TcpListener>
     Ok(Some(TcpListener::from(socket)))
 }
 
-/// Returns a duplicate of `descriptor`, which must be a socket that this process has inherited. The
-/// original stays open.
+/// Returns a duplicate of `descriptor`, which must be one end of a pair of local sockets whose
+/// other end a launcher holds. The original stays open.
 ///
 /// # Errors
-/// Returns an error if the descriptor is not a socket, or the operating system's error.
+/// Returns an error if the descriptor is not such a socket, or the operating system's error.
 pub(crate) fn duplicate_socket(descriptor: RawFd) -> io::Result<OwnedFd> {
     let link = fs::read_link(format!("/proc/self/fd/{descriptor}"))
         .map_err(|_| refused(descriptor, "is not open"))?;
@@ -71,7 +71,16 @@ pub(crate) fn duplicate_socket(descriptor: RawFd) -> io::Result<OwnedFd> {
     // another thread closes it in the meantime, the call fails or duplicates another descriptor.
     // Neither breaks memory.
     let socket = unsafe { BorrowedFd::borrow_raw(descriptor) };
-    Ok(fcntl_dupfd_cloexec(socket, 3)?)
+    let socket = fcntl_dupfd_cloexec(socket, 3)?;
+    // The program may have closed the descriptor and opened another socket under its number.
+    let is_local = socket_domain(&socket)? == AddressFamily::UNIX;
+    let is_stream = socket_type(&socket)? == SocketType::STREAM;
+    let peer = getpeername(&socket)?;
+    let is_unnamed = peer.is_some_and(|peer| peer.addr_len() as usize <= size_of::<u16>());
+    match is_local && is_stream && is_unnamed {
+        true => Ok(socket),
+        false => Err(refused(descriptor, "is not connected to a launcher")),
+    }
 }
 
 #[cfg(test)]

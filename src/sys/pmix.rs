@@ -36,9 +36,16 @@ type Get = unsafe extern "C" fn(
     *const c_char,
     *const c_void,
     usize,
-    *mut *const Value,
+    *mut *const ValueHead,
 ) -> c_int;
 type Finalize = unsafe extern "C" fn(*const c_void, usize) -> c_int;
+
+/// The beginning of a `pmix_value_t`, which is the same in all versions.
+#[repr(C)]
+struct ValueHead {
+    kind: u16,
+    text: *const c_char,
+}
 
 /// The functions of libpmix that an exchange needs.
 struct Library {
@@ -155,7 +162,7 @@ fn passed(
         )
     })?;
     // SAFETY: after success, `found` points to a value, which the library has allocated for this
-    // caller. The value is never freed, because this function is called once in a process.
+    // caller. The value is never freed, because a process exchanges only one.
     let found = unsafe { found.as_ref() }.filter(|found| found.kind == TYPE_STRING);
     let found = found.filter(|found| !found.text.is_null());
     let found = found.ok_or("PMIx_Get returned no text")?;

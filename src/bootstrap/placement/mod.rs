@@ -6,9 +6,8 @@
 //! [`slurm`]. [`nodes`] recognizes environments that describe a node instead of a rank. [`find`]
 //! asks the sources in order and returns the first placement.
 //!
-//! *Invariants.* A process that one launcher started inside another belongs to the inner one. Two
-//! launchers whose variables contradict each other are an error, unless the outer one's variables
-//! are known to describe its own daemon. Nothing here performs I/O.
+//! *Invariants.* Two launchers whose variables contradict each other are an error, unless one's
+//! variables are known to describe the other's daemon. Nothing here performs I/O.
 //!
 //! *May import* the base files.
 
@@ -38,9 +37,16 @@ pub(crate) enum Meeting {
     Address(String),
     /// The launcher speaks PMI-1 on this descriptor.
     Pmi(i32),
-    /// The launcher speaks PMIx. If all ranks are on this host, they can also use this directory,
-    /// which only their user can access.
-    Pmix(Option<PathBuf>),
+    /// The launcher speaks PMIx.
+    Pmix,
+    /// The launcher speaks PMIx, and all ranks are on this host. They can also use this directory,
+    /// which all jobs of the launcher share.
+    Directory {
+        /// The path.
+        path: PathBuf,
+        /// The launcher's name for the job.
+        job: String,
+    },
     /// The environment does not say. The text states why.
     Unknown(&'static str),
 }
@@ -196,11 +202,11 @@ impl fmt::Display for Placement {
             Meeting::Master => write!(formatter, "; MASTER_ADDR contains rank 0's address"),
             Meeting::Address(address) => write!(formatter, "; rank 0 listens at {address}"),
             Meeting::Pmi(_) => write!(formatter, "; rank 0's address comes over PMI"),
-            Meeting::Pmix(None) => write!(formatter, "; rank 0's address comes over PMIx"),
-            Meeting::Pmix(Some(directory)) => write!(
+            Meeting::Pmix => write!(formatter, "; rank 0's address comes over PMIx"),
+            Meeting::Directory { path, .. } => write!(
                 formatter,
                 "; rank 0's address is passed in {}",
-                directory.display()
+                path.display()
             ),
             Meeting::Unknown(why) => write!(formatter, "; rank 0's address is unknown: {why}"),
         }
@@ -211,9 +217,12 @@ impl fmt::Display for Placement {
 fn check(set: Lookup<'_>, placement: &Placement) -> Result<()> {
     // Under torchrun, the variables of other launchers belong to torchrun itself. Under an MPI
     // launcher, those of Slurm belong to the launcher's daemon.
+    // But if there is only one rank, it may have started a launcher, whose rank this process is.
+    let is_single = placement.world_size == 1;
     let others: &[(&str, Read)] = match placement.launcher {
+        TORCHRUN if torchrun::is_certain(set) && is_single => &SOURCES[1..3],
         TORCHRUN if torchrun::is_certain(set) => &[],
-        TORCHRUN => &SOURCES[1..],
+        _ if placement.launcher == TORCHRUN || is_single => &SOURCES[1..],
         _ if set("OMPI_COMM_WORLD_RANK").is_some() => &SOURCES[2..3],
         _ => &[],
     };
@@ -221,7 +230,7 @@ fn check(set: Lookup<'_>, placement: &Placement) -> Result<()> {
         nodes::check_counts_ranks(set)?;
     }
     for (_, read) in others {
-        if let Found::Rank(other) = read(set)? {
+        if let Ok(Found::Rank(other)) = read(set) {
             check_same(placement, &other)?;
         }
     }

@@ -21,11 +21,12 @@ const PROCESSES: &str = "PET_NPROC_PER_NODE";
 /// Returns `ErrorKind::Configuration` in that case, with the command to use instead.
 pub(super) fn refuse_pods(set: Lookup<'_>) -> Result<()> {
     for (system, name) in NODE_COUNTS {
-        let Some(nodes) = number::<usize>(set, name)? else {
+        // Kubeflow also passes ranges such as `1:4`.
+        let Some(nodes) = set(name) else {
             continue;
         };
         let processes = set(PROCESSES).unwrap_or_else(|| "1".to_owned());
-        if nodes > 1 || processes.trim() != "1" {
+        if nodes.trim() != "1" || processes.trim() != "1" {
             return Err(Error::configuration(format!(
                 "{system} started this container ({name}={nodes}), but not its ranks; start the \
                  program with `ringtree run`"

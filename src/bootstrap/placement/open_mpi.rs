@@ -12,18 +12,24 @@ pub(super) fn read(set: Lookup<'_>) -> Result<Found> {
     if set(RANK).is_none() {
         return Ok(Found::Absent(format!("{RANK} is not set")));
     }
-    let directory = set("PMIX_SERVER_TMPDIR").map(PathBuf::from);
     let placement = Placement {
         launcher: "Open MPI",
         rank: required(set, RANK, "a rank")?,
         world_size: required(set, "OMPI_COMM_WORLD_SIZE", "the number of ranks")?,
         local_rank: number(set, "OMPI_COMM_WORLD_LOCAL_RANK")?,
         local_world_size: number(set, "OMPI_COMM_WORLD_LOCAL_SIZE")?,
-        meeting: Meeting::Pmix(None),
+        meeting: Meeting::Pmix,
     };
-    let directory = directory.filter(|_| placement.is_on_one_host());
+    let directory = set("PMIX_SERVER_TMPDIR").zip(set("PMIX_NAMESPACE"));
+    let meeting = match directory.filter(|_| placement.is_on_one_host()) {
+        Some((path, job)) => Meeting::Directory {
+            path: PathBuf::from(path),
+            job,
+        },
+        None => Meeting::Pmix,
+    };
     Ok(Found::Rank(Placement {
-        meeting: Meeting::Pmix(directory),
+        meeting,
         ..placement
     }))
 }

@@ -34,6 +34,9 @@ pub(super) fn read(set: Lookup<'_>) -> Result<Found> {
         && let Found::Rank(step) = slurm::read(set)?
     {
         super::check_same(&placement, &step)?;
+        if let Meeting::Unknown(_) = placement.meeting {
+            placement.meeting = step.meeting.clone();
+        }
         (placement.local_rank, placement.local_world_size) =
             (step.local_rank, step.local_world_size);
     }

@@ -23,7 +23,10 @@ pub(super) fn read(set: Lookup<'_>) -> Result<Found> {
     };
     // Only variables of the step count: the others describe the job, or the arguments of `srun`.
     let node: usize = number(set, "SLURM_NODEID")?.unwrap_or(0);
-    let tasks = set("SLURM_STEP_TASKS_PER_NODE");
+    // In a heterogeneous step, nodes are numbered differently than they are listed.
+    let components: Option<usize> = number(set, "SLURM_HET_SIZE")?;
+    let is_heterogeneous = components.is_some_and(|components| components > 1);
+    let tasks = set("SLURM_STEP_TASKS_PER_NODE").filter(|_| !is_heterogeneous);
     let local_world_size = tasks.map(|text| {
         tasks_on_node(&text, node).ok_or_else(|| {
             super::malformed("SLURM_STEP_TASKS_PER_NODE", &text, "a list such as 2(x3),1")
@@ -37,7 +40,10 @@ pub(super) fn read(set: Lookup<'_>) -> Result<Found> {
         local_world_size: local_world_size.transpose()?,
         meeting: Meeting::Unknown("SLURM_STEP_NODELIST is not set"),
     };
-    let meeting = meeting(set, step, &placement)?;
+    let meeting = match is_heterogeneous {
+        true => Meeting::Unknown("the step is heterogeneous; use `srun --mpi=pmi2`"),
+        false => meeting(set, step, &placement)?,
+    };
     Ok(Found::Rank(Placement {
         meeting,
         ..placement
