@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Bytes of a message, like a block of a large all-reduce.
 const MESSAGE_BYTES: usize = 1 << 20;
 const MESSAGES: u32 = 2_000;
-/// Total number of bytes of each operand in all folds of one measurement.
+/// Total number of bytes per operand, over all folds of one measurement.
 const FOLDED_BYTES: usize = 4 << 30;
 const SLEEP: Duration = Duration::from_millis(100);
 

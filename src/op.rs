@@ -69,7 +69,8 @@ macro_rules! operators {
             PreMulSum(f64),
         }
 
-        /// Code of each operator: its position in the table, or the next number for `PreMulSum`.
+        /// Code of each operator: its position in the table or, for `PreMulSum`, the number after
+        /// it.
         enum Position { $($variant,)* PreMulSum }
 
         impl ReduceOp {

@@ -127,7 +127,8 @@ fn reports(transport: &str, limit: u64, roles: &[&str]) -> Vec<String> {
     ranks.into_iter().map(end).collect()
 }
 
-/// Checks that all ranks report the same system error of `rank`, with the limit to raise.
+/// Checks that all ranks report the same system error of `rank`, and that the error names the limit
+/// that should be raised.
 fn assert_named(said: &[String], rank: usize, limit: u64) {
     for text in said {
         assert_eq!(*text, said[0]);

@@ -21,7 +21,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-/// The time between two looks at the channel.
+/// The interval between checks of the channel.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Maximum length of a line from the launcher.
 const ANSWER_BYTES_MAX: usize = 4096;
@@ -94,7 +94,8 @@ pub(super) fn carry(settings: &mut Settings) -> Result<()> {
         }
         std::thread::sleep(PAUSE);
     };
-    settings.timeout = settings.timeout.saturating_sub(began.elapsed());
+    let left = settings.timeout.saturating_sub(began.elapsed());
+    settings.timeout = left.max(PAUSE);
     let own = settings.secret.take();
     settings.use_id(&id);
     if own.is_some() {

@@ -64,8 +64,8 @@ impl RankNotices {
         self.notices.next()
     }
 
-    /// Prints a message if one is due. `line` creates the message from the number of seconds that
-    /// the wait has lasted.
+    /// Prints a message if one is due. `line` creates the message from the number of seconds
+    /// waited so far.
     pub(crate) fn still(&mut self, line: impl FnOnce(u64) -> String) {
         if let Some(seconds) = self.notices.due() {
             self.now(|| line(seconds));

@@ -146,7 +146,7 @@ fn message(before: u32, number: u32) -> u32 {
     before.wrapping_add(number).wrapping_add(1)
 }
 
-/// Returns the offset, in a rank's page, of the word that shows that message `number` is in
+/// Returns the offset, in a rank's page, of the word that shows whether message `number` is in
 /// `peer`'s frame.
 fn ready_at(peer: usize, frame: usize, number: u32) -> usize {
     word_at(peer, frame * 2, number)

@@ -233,7 +233,7 @@ impl OutputForwarder {
                     Ok(0) => break,
                     Ok(count) => count,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    // A pseudo terminal signals its end with an error (EIO).
+                    // A pseudo terminal signals the end of its data with an error (EIO).
                     Err(_) => break,
                 };
                 let bytes = &buffer[..count];

@@ -14,7 +14,7 @@ const TOGETHER: Duration = Duration::from_millis(100);
 /// A panic within this time of an earlier panic counts as a consequence of it. An indented line
 /// within this time of the previous line belongs to that line.
 const SOON: Duration = Duration::from_secs(1);
-/// The text of a panic's first line between the thread's name and the source location.
+/// The part of a panic's first line between the thread's name and the source location.
 const PANICKED: &str = " panicked at ";
 
 /// Beginnings of lines that point to more information or precede a list of frames.

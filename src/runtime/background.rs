@@ -145,7 +145,7 @@ impl Background {
         self.is_here()
     }
 
-    /// Leaves the operations in flight to the background thread. If `at_once` is `true`, or if the
+    /// Leaves operations in flight to the background thread. If `at_once` is `true`, or if the
     /// thread is not watching the data sockets, the thread polls immediately. Otherwise, it polls
     /// when it next wakes. Returns `false` if the control thread must advance the operations.
     pub(super) fn take_over(&self, at_once: bool) -> bool {

@@ -34,8 +34,7 @@ impl Generation {
     }
 }
 
-/// Makes sure that children that are forked afterwards have a different generation than their
-/// parent.
+/// Ensures that children that are forked from now on have a different generation from their parent.
 ///
 /// # Errors
 /// Returns the operating system's error if there is not enough memory.

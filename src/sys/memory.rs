@@ -128,7 +128,7 @@ impl<B: 'static> Claim<B> {
         }
     }
 
-    /// Joins the claims to an input and an output.
+    /// Returns a claim to both the input of this claim and the output of `output`.
     pub(crate) fn and<O: 'static>(self, output: Claim<O>) -> Claim<(B, O)> {
         /// # Safety
         /// The pointers must come from leaked boxes of these types, and nothing else in this

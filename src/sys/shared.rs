@@ -271,9 +271,9 @@ impl OwnBytes {
     #[inline]
     pub fn bytes(&self, from: usize, length: usize) -> &[u8] {
         let offset = self.at(from, length);
-        // SAFETY: the range is in this owner's part of the mapping (`at`), so it is not an atomic.
-        // It is initialized (a memfd starts as zeros), and only this owner can write it, through
-        // `bytes_mut`, which this borrow excludes.
+        // SAFETY: the range is in this owner's part of the mapping (`at`), which contains no
+        // atomics. It is initialized (a memfd starts as zeros), and only this owner can write it,
+        // through `bytes_mut`, which this borrow excludes.
         unsafe {
             let start = self.mapping.start.as_ptr().add(offset);
             std::slice::from_raw_parts(start, length)

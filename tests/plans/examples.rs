@@ -1,4 +1,5 @@
-//! Checks worked examples message by message, and the verifier's reports of faulty plans.
+//! Checks worked examples message by message, and checks what the verifier reports for faulty
+//! plans.
 
 use super::plans_of;
 use ringtree::plan::{Algorithm, ChunkRange, Collective, Hosts, Plan, Request, Step, plan, verify};

@@ -1,4 +1,4 @@
-//! A reference interpreter of plans, which shares no code with the verifier or the engine. Ranks
+//! A reference interpreter for plans, which shares no code with the verifier or the engine. Ranks
 //! send single chunks over links that hold one chunk, in any order that the data dependencies
 //! allow. A step waits for its links, and for earlier steps of its rank that access the same
 //! chunks.

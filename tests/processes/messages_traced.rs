@@ -1,5 +1,5 @@
-//! Tests the messages of a call on a timeline. Every message of the plan appears on every rank,
-//! with its measured and its predicted time. In virtual time, the two agree.
+//! Tests the messages of a call on a timeline. Every message of the plan appears for every
+//! rank, with its measured and predicted times. In virtual time, the two agree.
 
 use ringtree::ddp::{RankSpans, Span, Timeline, Trace};
 use ringtree::internal::limits::TRACE_SPANS_MAX;

@@ -164,7 +164,8 @@ fn names(error: &Error, victim: usize) -> bool {
     error.kind() == ErrorKind::PeerLost && names_rank(&error.to_string(), victim)
 }
 
-/// Returns `true` if `text` reports that this rank is gone, in the numbering of any group.
+/// Returns `true` if `text` reports that this rank is gone. The text may use the rank's number in
+/// any group.
 fn names_rank(text: &str, victim: usize) -> bool {
     let forms = [
         format!("rank {victim} is gone"),

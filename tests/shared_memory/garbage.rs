@@ -258,7 +258,7 @@ enum Turn {
     },
 }
 
-/// Generates the expected value in most cases, and any value otherwise.
+/// Generates the expected value in most cases, and an arbitrary value otherwise.
 fn near(expected: u32) -> impl Strategy<Value = u32> {
     prop_oneof![6 => Just(expected), 1 => 0u32..20, 1 => any::<u32>()]
 }

@@ -5,7 +5,7 @@ use ringtree::internal::link::{Link, LinkError, Message, Payload};
 
 /// A link that often accepts nothing, returns only a few whole elements at a time, and is late in
 /// reporting that its peer has read data. Like shared memory, it accepts a message completely, and
-/// always accepts a message after it has promised space.
+/// never refuses one after it has promised space for it.
 pub(crate) struct Stingy {
     link: Box<dyn Link>,
     has_promised: bool,

@@ -117,7 +117,7 @@ fn every_type_and_operator_gives_the_right_result() {
 
 #[test]
 fn link_that_holds_a_single_element_is_enough() {
-    // A frame's header has 32 bytes, and an element has 8.
+    // A frame header has 32 bytes, and an element has 8.
     for (collective, algorithm) in pairs() {
         for world_size in [2, 3, 5, 8] {
             let mut world = World::new(world_size);

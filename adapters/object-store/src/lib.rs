@@ -5,8 +5,8 @@
 //! with other S3-compatible servers, or `az://container/prefix`. [`store_at`] accepts a URL or a
 //! path, for example from a command line.
 //!
-//! *Credentials.* The credentials come either from the machine's role or from environment variables
-//! with the names that the providers' own tools use:
+//! *Credentials.* The credentials come either from the machine's role or from the environment
+//! variables that the providers' own tools use:
 //!
 //! - S3: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT` (for another
 //!   S3-compatible server) and `AWS_ALLOW_HTTP`

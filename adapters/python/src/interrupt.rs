@@ -43,7 +43,7 @@ pub(crate) fn is_interrupted() -> bool {
     }
 }
 
-/// Raises the exception that a signal handler raised during a call of the main thread, if any.
+/// Raises the exception, if any, that a signal handler raised during a call of the main thread.
 ///
 /// # Errors
 /// Returns that exception.

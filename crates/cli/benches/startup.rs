@@ -8,7 +8,8 @@
 //!
 //! `ringtree run` starts this program once per rank. The connections are the established TCP
 //! connections of a process: one to rank 0, the coordinator, and those that the barrier needed. PSS
-//! is the memory of a process, with each page divided by the number of processes that map it.
+//! is the memory that a process uses, with each page divided by the number of processes that map
+//! it.
 
 use ringtree::{Communicator, Result};
 use std::collections::HashSet;

@@ -294,7 +294,7 @@ struct Assessment {
 const PLAYS: &str =
     "--draw html plays one plan, or two plans on a shared clock; pass one or two algorithms";
 
-/// Returns the selection, and a second algorithm if two plans are played together.
+/// Returns the selection, and a second algorithm if two plans run together.
 fn selected(
     names: &[Selection],
     draw: Option<Drawing>,
@@ -412,7 +412,7 @@ fn page(inquiry: &PlanQuery, assessments: &mut [Assessment]) -> Result<String, S
     Ok(html(&subject(inquiry), &costs, &played)?)
 }
 
-/// Returns a line about the first algorithm whose verification failed.
+/// Returns a line that describes the first algorithm that failed verification.
 fn fault(assessments: &[Assessment]) -> Option<String> {
     let report = assessments
         .iter()

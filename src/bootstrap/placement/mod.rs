@@ -219,17 +219,17 @@ fn check(set: Lookup<'_>, placement: &Placement) -> Result<()> {
     // launcher, those of Slurm belong to the launcher's daemon.
     // But if there is only one rank, it may have started a launcher, whose rank this process is.
     let is_single = placement.world_size == 1;
-    let others: &[(&str, Read)] = match placement.launcher {
-        TORCHRUN if torchrun::is_certain(set) && is_single => &SOURCES[1..3],
+    let others: &[Read] = match placement.launcher {
+        TORCHRUN if torchrun::is_certain(set) && is_single => &[open_mpi::read, pmi::read],
         TORCHRUN if torchrun::is_certain(set) => &[],
-        _ if placement.launcher == TORCHRUN || is_single => &SOURCES[1..],
-        _ if set("OMPI_COMM_WORLD_RANK").is_some() => &SOURCES[2..3],
+        launcher if launcher == TORCHRUN || is_single => &[open_mpi::read, pmi::read, slurm::read],
+        open_mpi::LAUNCHER => &[pmi::read],
         _ => &[],
     };
     if placement.launcher == TORCHRUN && !torchrun::is_certain(set) {
         nodes::check_counts_ranks(set)?;
     }
-    for (_, read) in others {
+    for read in others {
         if let Ok(Found::Rank(other)) = read(set) {
             check_same(placement, &other)?;
         }

@@ -4,6 +4,7 @@ use super::{Found, Lookup, Meeting, Placement, number, required};
 use crate::error::Result;
 use std::path::PathBuf;
 
+pub(super) const LAUNCHER: &str = "Open MPI";
 const RANK: &str = "OMPI_COMM_WORLD_RANK";
 
 /// No variable contains the address of rank 0's host: the addresses in the environment are those of
@@ -13,7 +14,7 @@ pub(super) fn read(set: Lookup<'_>) -> Result<Found> {
         return Ok(Found::Absent(format!("{RANK} is not set")));
     }
     let placement = Placement {
-        launcher: "Open MPI",
+        launcher: LAUNCHER,
         rank: required(set, RANK, "a rank")?,
         world_size: required(set, "OMPI_COMM_WORLD_SIZE", "the number of ranks")?,
         local_rank: number(set, "OMPI_COMM_WORLD_LOCAL_RANK")?,

@@ -28,7 +28,7 @@ pub(super) fn read(set: Lookup<'_>) -> Result<Found> {
             None => Meeting::Unknown("PMI_FD is not set"),
         },
     };
-    // With Hydra inside an allocation, Slurm's variables describe Hydra's daemon. Hydra sets its
+    // If Hydra runs inside an allocation, Slurm's variables describe Hydra's daemon. Hydra sets its
     // own local rank, and `srun --mpi=pmi2` does not.
     if placement.local_rank.is_none()
         && let Found::Rank(step) = slurm::read(set)?

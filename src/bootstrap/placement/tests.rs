@@ -206,7 +206,7 @@ fn contradicting_launchers_are_refused() {
         let error = outcome(nested).unwrap_err().to_string();
         assert!(error.contains("contradict each other"), "{error}");
     }
-    // A launcher that started one process contradicts nobody.
+    // A launcher that started only one process does not conflict with others.
     let single = [
         ("SLURM_PROCID", "0"),
         ("SLURM_STEP_ID", "0"),

@@ -1,5 +1,5 @@
 //! Holds a rank's part of a channel's shared memory. The rank's links are created from this part,
-//! either all together or one by one when the peers' regions arrive.
+//! either all together or one by one, as the peers' regions arrive.
 
 use super::exposed::PeerMemories;
 use super::layout::{KERNEL_FENCE, Layout};

@@ -66,7 +66,7 @@ impl Held {
         let context = CudaContext::new(0).unwrap();
         let user = context.new_stream().unwrap();
         let mut start = std::ptr::null_mut();
-        // SAFETY: the context is current; the memory is never freed, and is a word from here on.
+        // SAFETY: the context is current; the memory is never freed, and is used only as a word.
         let word = unsafe {
             let code = sys::cuMemHostAlloc(&raw mut start, 4096, 3);
             assert_eq!(code, sys::CUresult::CUDA_SUCCESS);

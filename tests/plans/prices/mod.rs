@@ -28,7 +28,7 @@ fn plans(request: &Request) -> Vec<Plan> {
 }
 
 /// Returns requests for every registered pair of collective and algorithm and for up to
-/// `world_size_max` ranks, with some roots, numbers of pieces and placements.
+/// `world_size_max` ranks, with a selection of roots, numbers of pieces and placements.
 fn requests(world_size_max: usize) -> Vec<Request> {
     let mut all = Vec::new();
     for (collective, algorithm) in algorithms::pairs(&[2, 3, 8]) {

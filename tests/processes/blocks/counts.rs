@@ -1,5 +1,5 @@
 //! Tests that ranks that specify different lengths for a block get an error that names the block
-//! and the two ranks, and that no message remains in a link for the next call.
+//! and both ranks, and that no message is left in a link for the next call.
 
 use super::forms::{FORMS, of_custom_type};
 use super::over_processes;

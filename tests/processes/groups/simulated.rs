@@ -40,7 +40,7 @@ fn split_orders_ranks_by_key_and_then_by_rank() {
 #[test]
 fn subgroup_needs_only_its_members_and_keeps_list_order() {
     let ends = simulate(5, |comm| match comm.rank() {
-        // Rank 0 assigns the IDs of groups, even while it computes and makes no call.
+        // Rank 0 assigns group IDs even while it computes and makes no call.
         0 => {
             sleep(comm, Duration::from_secs(2));
             Ok(Vec::new())

@@ -1,5 +1,5 @@
-//! Tests that every rank gets an error that quotes the differences if ranks register different
-//! models.
+//! Tests that, if ranks register different models, every rank gets an error that quotes the
+//! differences.
 
 use ringtree::ddp::{BucketSize, DataParallel, HalfHook, Options, Parameter};
 use ringtree::{Dtype, ErrorKind};

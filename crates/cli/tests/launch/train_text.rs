@@ -170,7 +170,7 @@ impl Write for &mut Writes {
 }
 
 /// Progress goes to standard error and results go to standard output. If both go to one file,
-/// output of the other stream could appear within a line that is written in two parts.
+/// output of one stream could appear within a line that the other writes in two parts.
 #[test]
 fn progress_line_is_one_write_without_terminal() {
     let mut writes = Writes::default();

@@ -49,7 +49,7 @@ struct InFlight {
 
 pub(super) struct Rank {
     rank: usize,
-    /// The engine, or `None` after the rank has left or was killed.
+    /// The engine, or `None` once the rank has left or been killed.
     engine: Option<Engine>,
     steps: Arc<[Step]>,
     at: usize,

@@ -138,7 +138,7 @@ impl Share {
     }
 }
 
-/// Returns the number of units on which groups that exchange data agree.
+/// Returns the number of units that all of these groups use when they exchange data.
 pub(super) fn common_units(groups: &[&Share]) -> usize {
     let units = || groups.iter().map(|group| group.units);
     let most = UNITS_MAX * units().max().unwrap_or(1);
