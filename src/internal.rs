@@ -70,7 +70,7 @@ pub mod engine {
 /// Functions of the launcher that the command needs too.
 #[cfg(feature = "launch")]
 pub mod launch {
-    pub use crate::bootstrap::placement::nodes::{Node, node};
+    pub use crate::bootstrap::placement::node::{Node, node};
     pub use crate::launch::run::local_job;
     pub use crate::launch::streams::tell;
     pub use crate::sys::process::bind_to_parent;

@@ -11,7 +11,9 @@
 //!
 //! *May import* the base files.
 
-pub(crate) mod nodes;
+#[cfg(feature = "launch")]
+pub(crate) mod node;
+mod nodes;
 mod open_mpi;
 mod pmi;
 mod slurm;

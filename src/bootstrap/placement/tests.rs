@@ -132,12 +132,13 @@ fn error_for_process_that_is_not_a_rank_names_the_command() {
     }
 }
 
+#[cfg(feature = "launch")]
 #[test]
 fn recorded_nodes_are_found() {
     let recorded = recorded();
     let node_in = |case: &str, rank: Option<usize>| {
         let variables = &recorded[case][&rank];
-        nodes::node(|name| variables.get(name).cloned()).unwrap()
+        node::node(|name| variables.get(name).cloned()).unwrap()
     };
     let found = |case, rank| {
         let node = node_in(case, rank)?;
