@@ -6,7 +6,7 @@
 /// Settings that the command reads.
 pub mod bootstrap {
     pub use crate::bootstrap::TuningSource;
-    pub use crate::bootstrap::environment::{check_names, listed};
+    pub use crate::bootstrap::environment::{check_names, host_and_port, listed};
     pub use crate::bootstrap::placement::launchers;
     pub use crate::bootstrap::settings::check_environment;
     pub use crate::bootstrap::sharing::Findings;

@@ -204,6 +204,15 @@ pub fn listed() -> String {
     VARIABLES.iter().map(line).collect()
 }
 
+/// Returns `host` and `port` in the form `HOST:PORT`, with an IPv6 address in brackets.
+#[must_use]
+pub fn host_and_port(host: &str, port: u16) -> String {
+    match host.contains(':') && !host.starts_with('[') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    }
+}
+
 /// Returns the error for a variable whose value is not what it has to be, which is `meaning`.
 pub(super) fn malformed(name: &str, value: &str, meaning: &str) -> Error {
     Error::configuration(format!(

@@ -2,7 +2,7 @@
 
 use super::store::{Store, StoreError};
 use crate::hash::fnv_1a;
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, openat, renameat};
+use rustix::fs::{FileType, Mode, OFlags, fstat, openat, renameat};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -79,11 +79,11 @@ impl Store for LauncherDirectory {
 
     fn add(&self, key: &str, amount: i64) -> Result<i64, StoreError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::APPEND;
+        // The file is a list of the amounts. Appending a line is atomic, so no lock is needed,
+        // which a stopped process could hold.
         let mut file = self.open_file(&self.name(key), flags)?;
-        flock(&file, FlockOperation::LockExclusive)?;
-        // The file is a list of the amounts.
         if amount != 0 {
-            writeln!(file, "{amount}")?;
+            file.write_all(format!("{amount}\n").as_bytes())?;
         }
         let mut amounts = String::new();
         self.open_file(&self.name(key), OFlags::RDONLY)?

@@ -1,6 +1,6 @@
 //! Reads a rank's settings from the environment.
 
-use super::environment::{NOT_BUILT_YET, VARIABLES, malformed, optional, required};
+use super::environment::{NOT_BUILT_YET, VARIABLES, host_and_port, malformed, optional, required};
 use super::placement::{self, Meeting, Placement};
 use super::start::Start;
 use super::tuning::{JOB_TUNING, TUNING, TuningSource};
@@ -492,11 +492,7 @@ fn rendezvous(set: &impl Fn(&str) -> Option<String>, placement: &Placement) -> R
             let host: String = required(set, "MASTER_ADDR", "the address of rank 0's host")?;
             let port: NonZeroU16 =
                 required(set, "MASTER_PORT", "a port on rank 0's host, 1 to 65535")?;
-            let host = match host.contains(':') && !host.starts_with('[') {
-                true => format!("[{host}]"),
-                false => host,
-            };
-            at(format!("{host}:{port}"), true)
+            at(host_and_port(&host, port.get()), true)
         }
     }
 }

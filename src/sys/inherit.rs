@@ -20,6 +20,16 @@ fn refused(descriptor: RawFd, why: &str) -> io::Error {
     )
 }
 
+/// Checks that `descriptor` is an open socket.
+fn check_socket(descriptor: RawFd) -> io::Result<()> {
+    let link = fs::read_link(format!("/proc/self/fd/{descriptor}"))
+        .map_err(|_| refused(descriptor, "is not open"))?;
+    match descriptor > 2 && link.to_string_lossy().starts_with("socket:") {
+        true => Ok(()),
+        false => Err(refused(descriptor, "is not a socket")),
+    }
+}
+
 /// Takes over `descriptor`, which must be a listening TCP socket, and makes sure that it is closed
 /// in new programs that this process starts. Returns `None` if the descriptor has been taken over
 /// before, because it may now refer to a different file.
@@ -32,11 +42,7 @@ pub(crate) fn take_listener(descriptor: RawFd) -> io::Result<Option<TcpListener>
     if taken.contains(&descriptor) {
         return Ok(None);
     }
-    let link = fs::read_link(format!("/proc/self/fd/{descriptor}"))
-        .map_err(|_| refused(descriptor, "is not open"))?;
-    if descriptor <= 2 || !link.to_string_lossy().starts_with("socket:") {
-        return Err(refused(descriptor, "is not a socket"));
-    }
+    check_socket(descriptor)?;
     // SAFETY: the descriptor is open (its link was read), and the parent that named it gave it to
     // this process to own. `TAKEN` lets only one caller become the owner. If it turns out to be
     // something else, it is released again below, unclosed.
@@ -62,11 +68,7 @@ pub(crate) fn take_listener(descriptor: RawFd) -> io::Result<Option<TcpListener>
 /// # Errors
 /// Returns an error if the descriptor is not such a socket, or the operating system's error.
 pub(crate) fn duplicate_socket(descriptor: RawFd) -> io::Result<OwnedFd> {
-    let link = fs::read_link(format!("/proc/self/fd/{descriptor}"))
-        .map_err(|_| refused(descriptor, "is not open"))?;
-    if descriptor <= 2 || !link.to_string_lossy().starts_with("socket:") {
-        return Err(refused(descriptor, "is not a socket"));
-    }
+    check_socket(descriptor)?;
     // SAFETY: the descriptor is open (its link was read), and is borrowed only for this call. If
     // another thread closes it in the meantime, the call fails or duplicates another descriptor.
     // Neither breaks memory.

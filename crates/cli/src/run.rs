@@ -5,6 +5,7 @@ mod binding;
 use crate::{FAILED, exit_code};
 use binding::{BindTo, cpus, written};
 use clap::{Args, ValueEnum};
+use ringtree::internal::bootstrap::host_and_port;
 use ringtree::internal::launch::{node, tell};
 use ringtree::launch::{self, Job, Output, Rendezvous};
 use ringtree::{Error, ErrorKind};
@@ -232,10 +233,7 @@ fn endpoint(arguments: &Arguments) -> Option<String> {
     }
     let address = address.as_deref().unwrap_or("127.0.0.1");
     let port = port.unwrap_or(MASTER_PORT);
-    Some(match address.contains(':') && !address.starts_with('[') {
-        true => format!("[{address}]:{port}"),
-        false => format!("{address}:{port}"),
-    })
+    Some(host_and_port(address, port))
 }
 
 /// Returns what to use instead of `option`, if it is an unsupported option of torchrun or mpirun.

@@ -17,7 +17,9 @@ fn channel_to(
                 return;
             };
             for byte in line.bytes() {
-                stream.write_all(&[byte]).unwrap();
+                if stream.write_all(&[byte]).is_err() {
+                    return;
+                }
                 std::thread::yield_now();
             }
         }

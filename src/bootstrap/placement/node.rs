@@ -2,6 +2,7 @@
 
 use super::nodes::PROCESSES;
 use super::{Found, Meeting, number, slurm};
+use crate::bootstrap::environment::host_and_port;
 use crate::error::Result;
 
 /// The port at which launchers meet if the system names only the host.
@@ -45,10 +46,7 @@ pub fn node(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Node>> {
     let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
     let at = |host: Option<String>, port: Option<u16>| {
         let port = port.unwrap_or(LAUNCHER_PORT);
-        host.map(|host| match host.contains(':') && !host.starts_with('[') {
-            true => format!("[{host}]:{port}"),
-            false => format!("{host}:{port}"),
-        })
+        host.map(|host| host_and_port(&host, port))
     };
     if set("PET_NNODES").is_some() || set(PROCESSES).is_some() {
         return Ok(Some(Node {
