@@ -180,6 +180,28 @@ typedef enum {
 } ringtree_dtype_t;
 
 /**
+ * The level of an event.
+ */
+typedef enum {
+    /**
+     * An error.
+     */
+    RINGTREE_LEVEL_ERROR = 1,
+    /**
+     * Something that needs attention, such as a call that has been waiting for a long time.
+     */
+    RINGTREE_LEVEL_WARN = 2,
+    /**
+     * Something that happens seldom, such as a join.
+     */
+    RINGTREE_LEVEL_INFO = 3,
+    /**
+     * Details, such as the algorithm of each class of calls.
+     */
+    RINGTREE_LEVEL_DEBUG = 4,
+} ringtree_level_t;
+
+/**
  * The operator that combines the ranks' contributions, element by element.
  */
 typedef enum {
@@ -278,6 +300,13 @@ typedef struct {
 } ringtree_error_t;
 
 /**
+ * A function that receives an event. `level` is a ringtree_level_t. `rank` is the rank that the
+ * event concerns, or -1. `text` is one line, and is valid only during the call. `context` is the
+ * value that was passed to ringtree_set_log().
+ */
+typedef void (*ringtree_log_t)(int level, int rank, const char *text, void *context);
+
+/**
  * The address and the secret that the ranks of a world use to find each other. Any process that
  * has the ID can join as any rank, so send the ID only over private channels.
  */
@@ -362,6 +391,33 @@ typedef struct {
     int reproducible;
 } ringtree_config_t;
 
+/**
+ * The count of one kind of call over one transport.
+ */
+typedef struct {
+    /**
+     * Name of the collective, such as "all-reduce", or "send" or "recv". The string is static.
+     */
+    const char *call;
+    /**
+     * Transport of the call's messages: "shm", "tcp", "shm+tcp" or "none". The string is static.
+     */
+    const char *transport;
+    /**
+     * Number of calls that were made.
+     */
+    uint64_t calls;
+    /**
+     * Number of bytes in the buffers of these calls. If a call has two buffers, the larger one
+     * counts.
+     */
+    uint64_t bytes;
+    /**
+     * Number of nanoseconds for which threads waited for these calls.
+     */
+    uint64_t waited_ns;
+} ringtree_call_stats_t;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -403,6 +459,16 @@ const char *ringtree_last_error(void);
  * by ringtree_last_error().
  */
 const ringtree_error_t *ringtree_last_error_details(void);
+
+/**
+ * Passes every event from now on to `log`, together with `context`, instead of printing it. If
+ * `log` is NULL, the library prints events again, as RINGTREE_LOG specifies.
+ *
+ * The library calls `log` on any thread, also on several threads at the same time, but never while
+ * it holds a lock. `log` may call the library. When this function returns, another thread may
+ * still be in the previous `log`.
+ */
+void ringtree_set_log(ringtree_log_t log, void *context);
 
 /**
  * Creates the communicator that contains all ranks that a launcher has started: `ringtree run`,
@@ -507,6 +573,16 @@ ringtree_result_t ringtree_comm_get_async_error(ringtree_comm_t *comm,
  * The default is the value of RINGTREE_TIMEOUT_MS, or five minutes if that variable is not set.
  */
 ringtree_result_t ringtree_comm_set_timeout_ms(ringtree_comm_t *comm, uint64_t timeout_ms);
+
+/**
+ * Reports how often this rank has made each kind of call on the communicator. Stores at most
+ * `capacity` structures in `stats`, and the number that exist in `count`. `stats` may be NULL if
+ * `capacity` is 0.
+ */
+ringtree_result_t ringtree_comm_get_stats(ringtree_comm_t *comm,
+                                          ringtree_call_stats_t *stats,
+                                          size_t capacity,
+                                          size_t *count);
 
 /**
  * Creates one communicator for each color and stores the one that contains this rank in

@@ -55,6 +55,11 @@ pub mod errors {
     }
 }
 
+/// Events, for bindings whose programs cannot have a `tracing` subscriber.
+pub mod events {
+    pub use crate::event::{Receiver, set_receiver};
+}
+
 /// Programs and the engine that runs them.
 pub mod engine {
     pub use crate::engine::Engine;
@@ -65,6 +70,7 @@ pub mod engine {
     pub use crate::engine::program::{
         Action, Arithmetic, Endpoint, Piece, Program, ProgramStep, Space,
     };
+    pub use crate::engine::stats::Transport;
 }
 
 /// Functions of the launcher that the command needs too.

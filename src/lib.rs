@@ -89,6 +89,7 @@ mod device;
 mod dtype;
 mod engine;
 mod error;
+mod event;
 mod hash;
 #[doc(hidden)]
 pub mod internal;

@@ -108,7 +108,8 @@ fn reach(settings: &mut Settings, deadline: Instant) -> Result<Proven> {
     let mut before = None;
     // If the ranks know their local ranks, only the first rank on each host prints notices.
     let is_first = settings.local_rank.is_none_or(|rank| rank == 0);
-    let mut notices = RankNotices::new(is_first && !settings.stall_warning.is_zero());
+    let mut notices =
+        RankNotices::new(settings.rank, is_first && !settings.stall_warning.is_zero());
     loop {
         settings.check_cancelled()?;
         by_id::refresh(settings, deadline, &mut notices)?;

@@ -83,6 +83,11 @@ pub(crate) const VARIABLES: &[Variable] = &[
         "seconds before a waiting call prints a warning; 0 disables warnings and startup notices",
     ),
     variable(
+        "RINGTREE_LOG",
+        "warn",
+        "events to print: off, error, warn, info, debug or trace; see docs/running.md#log",
+    ),
+    variable(
         "RINGTREE_TRANSPORT",
         "auto",
         "tcp, shm or auto (shared memory within a host, TCP between hosts)",
@@ -148,7 +153,6 @@ pub(crate) const VARIABLES: &[Variable] = &[
         "set by the launcher: link speeds measured by an earlier attempt",
     ),
     variable("RINGTREE_ENCRYPT", "0", NOT_BUILT_YET),
-    variable("RINGTREE_LOG", "", NOT_BUILT_YET),
 ];
 
 /// Checks that every name that begins with `RINGTREE_` is a known variable.

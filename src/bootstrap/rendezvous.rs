@@ -63,7 +63,7 @@ pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Resu
         stranger: None,
         deadline,
         next_notice: Instant::now() + WAITING_NOTICE_AFTER,
-        notices: RankNotices::new(!settings.stall_warning.is_zero()),
+        notices: RankNotices::new(settings.rank, !settings.stall_warning.is_zero()),
         has_warned_of_secret: false,
     };
     gathering.check_own_fd_limit();

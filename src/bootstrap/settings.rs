@@ -6,6 +6,7 @@ use super::start::Start;
 use super::tuning::{JOB_TUNING, TUNING, TuningSource};
 use crate::control::report::REPORT_FD;
 use crate::error::{Error, Result};
+use crate::event;
 use crate::limits::{DEADLINE_DEFAULT, STALL_WARNING_DEFAULT, TIMEOUT_MAX, WORLD_SIZE_MAX};
 use crate::protocol::handshake::{NONCE_BYTES, Secret, WIRE_VERSION};
 use std::fs;
@@ -197,6 +198,7 @@ impl Settings {
     pub(crate) fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
         reject_unimplemented(&set)?;
+        log_level(&set)?;
         let Some(placement) = placement::find(&set)? else {
             return Err(placement::not_started(&set));
         };
@@ -357,6 +359,7 @@ pub(crate) fn is_rank(lookup: impl Fn(&str) -> Option<String>) -> bool {
 pub fn check_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<()> {
     let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
     reject_unimplemented(&set)?;
+    log_level(&set)?;
     transport(&set)?;
     checks_calls(&set)?;
     is_reproducible(&set)?;
@@ -375,6 +378,17 @@ fn reject_unimplemented(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Checks the value of `RINGTREE_LOG`, which [`event`] reads.
+fn log_level(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
+    match set(event::LOG).filter(|value| event::level(value).is_none()) {
+        Some(value) => {
+            let meaning = "off, error, warn, info, debug or trace";
+            Err(malformed(event::LOG, &value, meaning))
+        }
+        None => Ok(()),
+    }
 }
 
 fn transport(set: &impl Fn(&str) -> Option<String>) -> Result<TransportChoice> {

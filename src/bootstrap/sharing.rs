@@ -11,12 +11,12 @@ use crate::control::local::LocalSocket;
 use crate::control::peer::Process;
 use crate::control::peer::{Offer, Peer, Place, SharingKey};
 use crate::control::process;
+use crate::event;
 use crate::limits::RANKS_PER_HOST_MAX;
 use crate::link::shm::{region, region_bytes};
 use crate::sys::shared::address_space_holds;
 use rustix::fs::{SealFlags, fcntl_get_seals, stat};
 use rustix::io::Errno;
-use std::io::{self, Write};
 
 /// Number of channels that exist while a communicator connects: two for the communicator itself and
 /// two for measurements.
@@ -152,9 +152,7 @@ pub(super) fn offer(settings: &Settings) -> (Offer, Option<LocalSocket>) {
                 && settings.local_world_size_at_most() > 1
             {
                 let rank = settings.rank;
-                let line = format!("ringtree: rank {rank} uses TCP within its host: {why}\n");
-                // A closed standard error must not fail the join.
-                let _ = io::stderr().write_all(line.as_bytes());
+                event::warn(rank, format!("rank {rank} uses TCP within its host: {why}"));
             }
             (Err(why), None)
         }

@@ -126,45 +126,6 @@ impl Builder {
         Self::from_settings(|all| Settings::from_env(|name| all.get(name)))
     }
 
-    /// Like [`Builder::from_env`], but creates a builder for a single rank if the program was not
-    /// started by a launcher. Other settings, such as `RINGTREE_ALGORITHM`, apply in both cases.
-    ///
-    /// ```
-    /// use ringtree::Builder;
-    /// # fn main() -> ringtree::Result<()> {
-    /// let comm = Builder::from_env_or_alone()?.connect()?;
-    /// assert_eq!((comm.rank(), comm.world_size()), (0, 1));
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    /// Returns an [`Error`] of kind [`ErrorKind::Configuration`](crate::ErrorKind::Configuration)
-    /// under the same conditions as [`Communicator::from_env_or_alone`].
-    pub fn from_env_or_alone() -> Result<Self> {
-        Self::from_settings(|all| Settings::from_env_or_alone(|name| all.get(name)))
-    }
-
-    /// Creates a builder for a program that knows its rank. Variables that identify the process,
-    /// such as `RANK`, are ignored. All other settings come from the environment. These include the
-    /// rendezvous, unless you set it with [`Builder::store`], [`Builder::unique_id`] or
-    /// [`Builder::rendezvous`].
-    ///
-    /// ```
-    /// let comm = ringtree::Builder::for_rank(0, 1)?.connect()?;
-    /// assert_eq!((comm.rank(), comm.world_size()), (0, 1));
-    /// # Ok::<(), ringtree::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Returns an [`Error`] of kind [`ErrorKind::Configuration`](crate::ErrorKind::Configuration)
-    /// if a variable is unknown or malformed. The error names the variable.
-    pub fn for_rank(rank: usize, world_size: usize) -> Result<Self> {
-        let lookup = |all: &Environment| Settings::for_rank(rank, world_size, |name| all.get(name));
-        Ok(Self::from_settings(lookup)?
-            .rank(rank)
-            .world_size(world_size))
-    }
-
     /// Sets the rank of this process, counted from 0. `LOCAL_RANK` is then ignored, and the ranks
     /// on each host are numbered in rank order at startup, unless you also call [`Builder::local`].
     #[must_use]
@@ -471,7 +432,7 @@ impl Communicator {
     /// sets only some of the variables for the rank, the world size and the rendezvous. In this
     /// case, no communicator for a single rank is created.
     pub fn from_env_or_alone() -> Result<Self> {
-        Builder::from_env_or_alone()?.connect()
+        Self::builder().connect()
     }
 
     /// Creates a world of `count` ranks in this process, and returns its communicators in rank
@@ -497,11 +458,14 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Returns the same errors as [`Builder::for_rank`] and [`Builder::connect`].
+    /// Returns the same errors as [`Builder::connect`].
     #[doc(alias("ncclCommInitAll"))]
     pub fn local(count: usize) -> Result<Vec<Self>> {
         let id = UniqueId::on("127.0.0.1")?;
-        let connect = |rank| Builder::for_rank(rank, count)?.unique_id(&id).connect();
+        let connect = |rank| {
+            let builder = Self::builder().rank(rank).world_size(count);
+            builder.unique_id(&id).connect()
+        };
         std::thread::scope(|scope| {
             let ranks = (0..count).map(|rank| scope.spawn(move || connect(rank)));
             let ranks: Vec<_> = ranks.collect();
@@ -514,8 +478,9 @@ impl Communicator {
     }
 
     /// Returns a builder. Values that you set on the builder take precedence. All other values come
-    /// from the environment, as with [`Builder::from_env_or_alone`]. If the environment is
-    /// malformed, [`Builder::connect`] returns the error.
+    /// from the environment. If the environment is malformed, [`Builder::connect`] returns the
+    /// error. If neither the program nor a launcher sets a rank, the communicator has a single
+    /// rank.
     ///
     /// ```no_run
     /// # fn main() -> ringtree::Result<()> {

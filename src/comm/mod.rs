@@ -61,11 +61,13 @@ mod pairs;
 pub(crate) mod recording;
 pub(crate) mod scope;
 pub(crate) mod shared_buffer;
+mod stats;
 pub(crate) mod tuning;
 pub(crate) mod values;
 pub(crate) mod views;
 pub(crate) mod work;
 
+pub use crate::engine::stats::CallStats;
 #[cfg(feature = "cuda")]
 pub use buffer::DeviceMemory;
 pub use buffer::{Memory, MemoryMut};
@@ -263,12 +265,15 @@ impl Issued {
 impl Communicator {
     pub(crate) fn assemble(parts: Parts) -> Self {
         let runtime = parts.runtime.get();
+        let events = runtime.as_ref().ok().and_then(|one| one.events().cloned());
         let local = runtime.map_or_else(|_| Vec::new(), |one| one.local_ranks(&parts.members));
         let topology = parts.topology();
+        let world_rank = parts.members.world_rank(parts.rank);
         let issued = Issued {
             collectives: 0,
             cache: Cache::new(parts.rank, topology, parts.tuning, local)
-                .in_rank_order(parts.is_reproducible),
+                .in_rank_order(parts.is_reproducible)
+                .reporting_to(events, world_rank),
             allocations: 0,
             extents: Vec::new(),
             #[cfg(feature = "cuda")]

@@ -8,6 +8,7 @@ use crate::dtype::Element;
 use crate::engine::Ticket;
 use crate::engine::cache::{MessageEnd, Prepared};
 use crate::engine::group::{Memory, Order, Start};
+use crate::engine::stats::Transport;
 use crate::error::{Error, Result};
 use crate::sys::memory::{Claim, Region, lend, lend_both, lend_shared};
 use std::sync::Arc;
@@ -286,7 +287,8 @@ impl Communicator {
         let region = memory.input.as_ref().or(memory.output.as_ref());
         let region = region.expect("invariant: a message has a buffer");
         let content = (region.count(), region.dtype());
-        let prepared = Arc::new(Prepared::message(self.rank(), end, content, self.tag)?);
+        let prepared = Prepared::message(self.rank(), end, content, self.tag)?;
+        let prepared = Arc::new(prepared.over(self.transport_of(end)));
         start(&mut Start {
             prepared: &prepared,
             sequence: 0,
@@ -294,6 +296,17 @@ impl Communicator {
             timeout: self.timeout,
             gate: None,
         })
+    }
+
+    /// Returns the transport of a message. The sender of a receive from any rank is not known yet.
+    fn transport_of(&self, end: MessageEnd) -> Transport {
+        let parts = &self.core.parts;
+        let hosts = &parts.hosts;
+        let is_local = |peer: usize| hosts[peer] == hosts[parts.rank];
+        match end {
+            MessageEnd::To(peer) | MessageEnd::From(peer) => Transport::to([peer], is_local),
+            MessageEnd::FromAny(_) => Transport::of_name(parts.transport_name),
+        }
     }
 
     fn check_pair(&self, peer: usize) -> Result<()> {

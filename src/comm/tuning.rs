@@ -11,6 +11,7 @@ use crate::control::Membership;
 use crate::control::report::Report;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::event;
 use crate::plan::internal::record::{self, fits};
 use crate::plan::internal::topology::{Sharing, sharing};
 use crate::plan::internal::tuning::rounded;
@@ -213,7 +214,7 @@ impl Start {
             Self::Set(table) => return Some((*table, TuningOrigin::Setting)),
             Self::FromLauncher(record) => match fits(record, topology) {
                 Ok(()) => return Some((record.table(), TuningOrigin::Launcher)),
-                Err(why) if ranks.rank == 0 => eprintln!("ringtree: {why}"),
+                Err(why) if ranks.rank == 0 => event::warn(0, why.to_string()),
                 Err(_) => {}
             },
             Self::ToMeasure if ranks.world_size > 1 => return None,
@@ -248,27 +249,28 @@ pub(super) fn measured(
     Ok((table, TuningOrigin::Measured))
 }
 
-/// Prints the measured costs for the user unless sums are reproducible. If there is a launcher,
+/// Reports the measured costs to the user unless sums are reproducible. If there is a launcher,
 /// also passes the record to it for use in later attempts.
 fn report_table(record: &TuningRecord, settings: &Settings) {
     let link = record.table().tcp;
     let (alpha_us, overhead_us) = (link.alpha_s * 1e6, link.overhead_s * 1e6);
     let beta_ns = link.beta_s_per_byte * 1e9;
     if !settings.is_reproducible {
-        eprintln!(
-            "ringtree: measured network (rounded): latency {alpha_us:.3} µs, overhead \
-             {overhead_us:.3} µs per message, {beta_ns:.3} ns per byte; if a later start measures \
-             different values, the last bits of sums may differ; set RINGTREE_TUNING=FILE to keep \
-             this table"
+        let text = format!(
+            "measured network (rounded): latency {alpha_us:.3} µs, overhead {overhead_us:.3} µs \
+             per message, {beta_ns:.3} ns per byte; if a later start measures different values, \
+             the last bits of sums may differ; set RINGTREE_TUNING=FILE to keep this table"
         );
+        event::warn(0, text);
     }
     if let Some(descriptor) = settings.report_fd
         && let Err(error) = Report::Table(record.to_string()).append(descriptor)
     {
-        eprintln!(
-            "ringtree: rank 0 cannot pass its link speed table to the launcher: {error}; after a \
-             restart, the ranks will measure again, and the last bits of sums may differ"
+        let text = format!(
+            "rank 0 cannot pass its link speed table to the launcher: {error}; after a restart, \
+             the ranks will measure again, and the last bits of sums may differ"
         );
+        event::warn(0, text);
     }
 }
 

@@ -1,10 +1,7 @@
-//! Prints messages about long waits to standard error.
+//! Schedules messages about long waits.
 
-use crate::error::Printable;
+use crate::event::{Event, EventQueue};
 use crate::limits::{START_NOTICE_AFTER, START_TOLD_EVERY};
-use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// The schedule for messages from a launcher or a rank that is waiting for other processes. The
@@ -41,20 +38,22 @@ impl Notices {
     }
 }
 
-/// Like [`Notices`], but used by a rank, which prints the messages itself.
+/// Like [`Notices`], but used by a rank, which emits the messages as warnings.
 pub(crate) struct RankNotices {
+    rank: usize,
     notices: Notices,
-    warnings: Warnings,
+    events: EventQueue,
     speaks: bool,
 }
 
 impl RankNotices {
-    /// Creates the schedule for a wait that begins now. If `speaks` is `false`, no message is
-    /// printed, because another rank on the host prints the messages.
-    pub(crate) fn new(speaks: bool) -> Self {
+    /// Creates the schedule for a wait of `rank` that begins now. If `speaks` is `false`, no
+    /// message is emitted, because another rank on the host emits the messages.
+    pub(crate) fn new(rank: usize, speaks: bool) -> Self {
         Self {
+            rank,
             notices: Notices::new(),
-            warnings: Warnings::default(),
+            events: EventQueue::new(),
             speaks,
         }
     }
@@ -64,7 +63,7 @@ impl RankNotices {
         self.notices.next()
     }
 
-    /// Prints a message if one is due. `line` creates the message from the number of seconds
+    /// Emits a message if one is due. `line` creates the message from the number of seconds
     /// waited so far.
     pub(crate) fn still(&mut self, line: impl FnOnce(u64) -> String) {
         if let Some(seconds) = self.notices.due() {
@@ -72,46 +71,13 @@ impl RankNotices {
         }
     }
 
-    /// Prints a message immediately.
+    /// Emits a message immediately.
     pub(crate) fn now(&self, line: impl FnOnce() -> String) {
         if self.speaks {
-            self.warnings.show(line());
+            self.events.push(Event::Warning {
+                rank: Some(self.rank),
+                text: line(),
+            });
         }
     }
 }
-
-/// Prints messages without waiting for the reader of standard error. Until a message has been
-/// written completely, later messages are dropped.
-#[derive(Clone, Default)]
-pub(crate) struct Warnings {
-    /// `true` while a message is being written.
-    is_shown: Arc<AtomicBool>,
-}
-
-impl Warnings {
-    /// Prints `line`, or drops it if an earlier message is still being written.
-    pub(crate) fn show(&self, line: String) {
-        if self.is_shown.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let is_shown = Arc::clone(&self.is_shown);
-        let show = move || {
-            // If standard error is not available, the rank continues without the message.
-            let _ = std::io::stderr().write_all(shown(&line).as_bytes());
-            is_shown.store(false, Ordering::Relaxed);
-        };
-        let thread = std::thread::Builder::new().name("ringtree-warning".into());
-        if thread.spawn(show).is_err() {
-            self.is_shown.store(false, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Returns the text to print for `line`. Parts of the line may come from peers, so control
-/// characters are escaped.
-fn shown(line: &str) -> String {
-    format!("ringtree: {}\n", Printable(line))
-}
-
-#[cfg(test)]
-mod tests;

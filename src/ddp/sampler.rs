@@ -2,6 +2,7 @@
 
 use super::random::permutation;
 use crate::error::{Error, Result};
+use crate::event;
 
 /// An iterator over this rank's samples in a data set. The order is different in every epoch.
 ///
@@ -85,9 +86,12 @@ impl DistributedSampler {
             return Err(Error::usage("the data set has no samples; check its path"));
         }
         if length < world_size && rank == 0 {
-            eprintln!(
-                "ringtree: the data set has only {length} samples for {world_size} ranks; some \
-                 samples are repeated in each epoch unless the last samples are dropped"
+            event::warn(
+                rank,
+                format!(
+                    "the data set has only {length} samples for {world_size} ranks; some samples \
+                     are repeated in each epoch unless the last samples are dropped"
+                ),
             );
         }
         let mut this = Self {

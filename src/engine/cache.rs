@@ -2,8 +2,10 @@
 
 use super::bind::{Lengths, Placement};
 use super::program::{Arithmetic, Program};
+use super::stats::{Class, Transport};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::event::{AlgorithmChosen, Event, EventQueue};
 use crate::limits::{EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
 use crate::op::ReduceOp;
 use crate::plan::internal::algorithms::{REGISTRY, guarded, is_own, prove};
@@ -32,6 +34,8 @@ pub struct Prepared {
     pub predicted_s: f64,
     /// This rank's end of the message; `None` for a collective.
     pub end: Option<MessageEnd>,
+    /// The links over which this rank exchanges the call's messages.
+    pub transport: Transport,
 }
 
 /// One rank's end of a message.
@@ -74,6 +78,8 @@ pub struct Cache {
     all: HashMap<Key, Arc<Prepared>>,
     /// The program that was returned last, because a loop requests the same program repeatedly.
     last: Option<(Key, Arc<Prepared>)>,
+    /// The queue for the cache's events, and the world rank.
+    events: Option<(EventQueue, usize)>,
     /// The last program for a call with counts. It is never reused, because the counts differ from
     /// call to call.
     once: Option<Arc<Prepared>>,
@@ -93,7 +99,30 @@ impl Cache {
             plans: HashMap::new(),
             all: HashMap::new(),
             last: None,
+            events: None,
             once: None,
+        }
+    }
+
+    /// Reports each new choice of an algorithm to `events`, as a choice of world rank `rank`.
+    #[must_use]
+    pub(crate) fn reporting_to(mut self, events: Option<EventQueue>, rank: usize) -> Self {
+        self.events = events.map(|events| (events, rank));
+        self
+    }
+
+    fn push_chosen(&self, prepared: &Prepared) {
+        let call = &prepared.call;
+        if let Some(((events, rank), algorithm)) = self.events.as_ref().zip(call.algorithm) {
+            events.push(Event::AlgorithmChosen(Box::new(AlgorithmChosen {
+                rank: *rank,
+                collective: call.kind.name(),
+                count: call.count,
+                dtype: call.dtype.to_string(),
+                algorithm: algorithm.to_string(),
+                pieces: call.pieces,
+                predicted_us: prepared.predicted_s * 1e6,
+            })));
         }
     }
 
@@ -135,6 +164,7 @@ impl Cache {
                     }
                     let prepared = Arc::new(self.make(key, lengths)?);
                     self.all.insert(key, Arc::clone(&prepared));
+                    self.push_chosen(&prepared);
                     prepared
                 }
             };
@@ -214,6 +244,7 @@ impl Cache {
             _ => None,
         };
         Ok(Prepared {
+            transport: Transport::to(program.peers(), is_local),
             digest: call.digest(),
             call,
             counts,
@@ -324,7 +355,22 @@ impl Prepared {
             },
             predicted_s: 0.0,
             end: Some(end),
+            transport: Transport::Tcp,
         })
+    }
+
+    /// Returns the class in which the call is counted.
+    #[inline]
+    pub(super) fn class(&self) -> Option<Class> {
+        let sends = matches!(self.end, Some(MessageEnd::To(_)));
+        Class::new(self.call.kind, sends, self.transport)
+    }
+
+    /// Sets the transport under which the message is counted.
+    #[must_use]
+    pub(crate) fn over(mut self, transport: Transport) -> Self {
+        self.transport = transport;
+        self
     }
 
     /// Returns a copy of this receive in which `peer` is the sender.
@@ -339,6 +385,7 @@ impl Prepared {
             counts: None,
             arithmetic: self.arithmetic,
             predicted_s: self.predicted_s,
+            transport: self.transport,
         }
     }
 }

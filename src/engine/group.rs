@@ -1,13 +1,16 @@
 //! Holds a group's operations, as one of its ranks sees them.
 
-use super::cache::MessageEnd;
+use super::cache::{MessageEnd, Prepared};
 use super::log::Log;
 use super::medium::host::Links;
 pub use super::queue::{End, Memory, Order, Start};
 use super::queue::{Queue, Slot, medium};
+use super::stats::{CallStats, Class, Stats};
 use crate::error::{Error, Result};
+use crate::event::Event;
 use crate::limits::STALL_WARNING_DEFAULT;
 use crate::link::shm::exposed::Allocation;
+use crate::plan::Collective;
 use crate::protocol::members::Members;
 use crate::protocol::session::Session;
 use std::collections::HashMap;
@@ -22,7 +25,8 @@ pub struct Group {
     pub(super) numbers: Numbers,
     /// ID of the thread that made the last call; 0 before the first call.
     pub(super) caller: u64,
-    pub(super) stall_warning: StallWarning,
+    pub(super) wait_events: WaitEvents,
+    stats: Stats,
     /// `true` once [`Group::take_failure`] has returned the first error.
     pub(super) is_failure_taken: bool,
 }
@@ -40,19 +44,23 @@ pub(super) struct Numbers {
     pub(super) first: usize,
 }
 
-/// The warning about a call that has been waiting for a long time, and its threshold.
+/// The events about calls that wait for a long time.
 #[derive(Clone, Debug)]
-pub(super) struct StallWarning {
+pub(super) struct WaitEvents {
     /// The time that a call must wait before a warning is due. Zero disables warnings.
-    pub(super) after: Duration,
-    pub(super) line: Option<String>,
+    pub(super) warns_after: Duration,
+    /// The latest warning that has not been taken yet.
+    pub(super) stall: Option<Event>,
+    /// The latest event about slow peers that has not been taken yet.
+    pub(super) slow: Option<Event>,
 }
 
-impl Default for StallWarning {
+impl Default for WaitEvents {
     fn default() -> Self {
         Self {
-            after: STALL_WARNING_DEFAULT,
-            line: None,
+            warns_after: STALL_WARNING_DEFAULT,
+            stall: None,
+            slow: None,
         }
     }
 }
@@ -77,7 +85,8 @@ impl Group {
             pairs: Queue::new(Order::Pairs, pairs, rank, count),
             numbers: Numbers::default(),
             caller: 0,
-            stall_warning: StallWarning::default(),
+            wait_events: WaitEvents::default(),
+            stats: Stats::default(),
             is_failure_taken: false,
         }
     }
@@ -119,6 +128,21 @@ impl Group {
         }
     }
 
+    /// Returns how often this rank has made each kind of call.
+    pub fn stats(&self) -> Vec<CallStats> {
+        self.stats.rows().collect()
+    }
+
+    /// Returns the class of an operation in flight.
+    pub(crate) fn class_of(&mut self, order: Order, slot: usize) -> Option<Class> {
+        self.queue(order).slots[slot].class()
+    }
+
+    /// Counts the time for which a thread waited for an operation of `class`.
+    pub(crate) fn add_wait(&mut self, class: Class, time: Duration) {
+        self.stats.add_wait(class, time);
+    }
+
     /// Starts recording collectives in `log`. If a recording is already in progress, returns
     /// `false` and changes nothing.
     pub fn start_log(&mut self, log: Log) -> bool {
@@ -154,6 +178,8 @@ impl Group {
             return Err(error);
         }
         let prepared = start.prepared;
+        let bytes = bytes_of(prepared, start.memory);
+        self.stats.count(prepared.class(), start.sequence, bytes);
         if order == Order::Collectives {
             let call = (&prepared.call, prepared.counts.as_ref());
             self.session
@@ -208,6 +234,8 @@ impl Group {
         }
         // Links that are not open have no capacity, so the check above ensures that all links are
         // open.
+        let bytes = bytes_of(prepared, start.memory);
+        self.stats.count(prepared.class(), sequence, bytes);
         queue.note(sequence, prepared);
         let index = queue.place(&prepared.program);
         let Slot { run, scratch, .. } = &mut queue.slots[index];
@@ -332,4 +360,19 @@ impl Group {
     pub fn is_calling(&self) -> bool {
         !self.collectives.order.is_empty() || !self.pairs.order.is_empty()
     }
+}
+
+/// Returns the number of bytes in the buffer of a call. If a call has two, the larger one counts.
+#[inline]
+fn bytes_of(prepared: &Prepared, memory: &Memory) -> usize {
+    let call = &prepared.call;
+    if call.collective() == Some(Collective::Barrier) {
+        return 0;
+    }
+    if call.is_counted_by_pairs() {
+        let regions = memory.input.iter().chain(&memory.output);
+        let bytes = regions.map(|region| region.bytes().len());
+        return bytes.max().unwrap_or(0);
+    }
+    call.count * call.dtype.size()
 }

@@ -9,7 +9,7 @@
 //!   methods accept world ranks.
 //! - `group_creation` creates groups.
 //! - `watch` handles deadlines and failures. `waits` records which calls are blocking threads.
-//! - [`log`] records when the steps of collectives run.
+//! - [`log`] records when the steps of collectives run. [`stats`] counts calls.
 //!
 //! *Invariants.* The engine does not know any algorithm, does not use clocks or threads, and never
 //! blocks. The steps of a program are ordered only by data dependencies, which are counted in
@@ -35,6 +35,7 @@ pub(crate) mod program;
 mod queue;
 mod reservations;
 mod run;
+pub(crate) mod stats;
 mod waits;
 mod watch;
 
@@ -285,7 +286,7 @@ impl Engine {
     /// never decrease.
     pub fn tick(&mut self, now: Duration) {
         self.groups().for_each(|group| group.tick(now));
-        self.collect_warnings();
+        self.collect_stalls();
     }
 
     /// Processes a control message for group `number` from world rank `from`.

@@ -8,6 +8,7 @@ use super::medium::host::{Buffers, HostMedium, Links};
 use super::program::Program;
 use super::reservations::Reservations;
 use super::run::Run;
+use super::stats::Class;
 use crate::error::{Error, Result};
 use crate::limits::SCRATCH_KEPT_FOR;
 use crate::protocol::call::Call;
@@ -135,6 +136,11 @@ impl Slot {
     /// Returns this rank's end of the message; `None` for a collective.
     pub(super) fn message_end(&self) -> Option<MessageEnd> {
         self.prepared.as_ref()?.end
+    }
+
+    /// Returns the class in which the operation is counted.
+    pub(super) fn class(&self) -> Option<Class> {
+        self.prepared.as_ref()?.class()
     }
 
     /// Turns a receive from any rank into a receive from `peer`.

@@ -1,24 +1,25 @@
 //! Records which calls block threads of this process, so that the process can answer peers.
-//! Collects the warnings about calls that have been waiting for a long time.
+//! Collects the events about calls that have been waiting for a long time.
 //!
 //! *May import* the same modules as its parent.
 
 use super::group::{Group, Order};
 use super::{Engine, Ticket};
+use crate::event::Event;
 use crate::protocol::message::Wait;
 use std::time::Duration;
 
 /// Number of blocked threads for which memory is reserved.
 const BLOCKED_AT_ONCE: usize = 8;
 
-/// The blocked threads of this process, and its stall warnings.
+/// The blocked threads of this process, and the events about its waits.
 #[derive(Default)]
 pub(super) struct Waits {
     /// Blocked threads, each with the operation that it is waiting for.
     blocked: Vec<(u64, Ticket)>,
     /// Number of calls that the program had made when the last warning was given.
     warned_at: Option<u64>,
-    warning: Option<String>,
+    stall: Option<Event>,
     /// The threshold for stall warnings in groups that are added later; `None` for the default.
     warns_after: Option<Duration>,
 }
@@ -29,7 +30,7 @@ impl Waits {
         self.blocked.reserve(BLOCKED_AT_ONCE);
         group.session.set_group(number);
         if let Some(after) = self.warns_after {
-            group.stall_warning.after = after;
+            group.wait_events.warns_after = after;
         }
     }
 }
@@ -39,7 +40,7 @@ impl Engine {
     pub fn set_stall_warning(&mut self, time: Duration) {
         self.waits.warns_after = Some(time);
         self.groups()
-            .for_each(|group| group.stall_warning.after = time);
+            .for_each(|group| group.wait_events.warns_after = time);
     }
 
     /// Records whether the thread with the ID `thread` is waiting for an operation.
@@ -54,24 +55,26 @@ impl Engine {
         }
     }
 
-    /// Removes and returns the warning that must be shown to the user, if any.
-    pub fn take_warning(&mut self) -> Option<String> {
-        self.waits.warning.take()
+    /// Removes and returns the next event about a wait.
+    pub(crate) fn take_event(&mut self) -> Option<Event> {
+        let mut groups = self.groups.iter_mut();
+        let slow = || groups.find_map(|(_, group)| group.wait_events.slow.take());
+        self.waits.stall.take().or_else(slow)
     }
 
-    /// Collects the groups' warnings. Keeps at most one until the program makes another call.
-    pub(super) fn collect_warnings(&mut self) {
+    /// Collects the groups' stall warnings. Keeps at most one until the program makes another call.
+    pub(super) fn collect_stalls(&mut self) {
         let made = |(_, group): &(u32, Group)| {
             let (collectives, messages) = group.session.calls_made();
             collectives.wrapping_add(messages)
         };
         let epoch = self.groups.iter().map(made).fold(0, u64::wrapping_add);
         for (_, group) in &mut self.groups {
-            if let Some(line) = group.stall_warning.line.take()
+            if let Some(stall) = group.wait_events.stall.take()
                 && self.waits.warned_at != Some(epoch)
             {
                 self.waits.warned_at = Some(epoch);
-                self.waits.warning = Some(line);
+                self.waits.stall = Some(stall);
             }
         }
     }

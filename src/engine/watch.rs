@@ -2,17 +2,19 @@
 //! stalls, and fails the group's operations.
 
 use super::cache::MessageEnd;
-use super::group::StallWarning;
+use super::group::WaitEvents;
 use super::group::{Group, Order};
 use super::medium::Broken;
 use super::queue::{Queue, Slot};
 use crate::error::Error;
+use crate::event::Event;
 use crate::limits::{
     IDLE_SLEEP, LINK_GRACE, NO_TIMEOUT, NOTICES_DOUBLED_MAX, NOTIFIED_SLEEP, PEERS_QUERIED_MAX,
-    WAITING_NOTICE_AFTER,
+    PLACES_MAX, WAITING_NOTICE_AFTER,
 };
 use crate::link::LinkError;
 use crate::protocol::call::Call;
+use crate::protocol::group_creation::list;
 use crate::protocol::members::Members;
 use crate::protocol::message::{Clock, Message, PairPlace, Wait};
 use crate::protocol::session::{Agreement, Session, To, WaitReport};
@@ -35,12 +37,7 @@ impl Group {
         }
         let rank = self.rank;
         for queue in [&mut self.collectives, &mut self.pairs] {
-            check_deadlines(
-                rank,
-                queue,
-                (&mut self.session, &mut self.stall_warning),
-                now,
-            );
+            check_deadlines(rank, queue, (&mut self.session, &mut self.wait_events), now);
         }
     }
 
@@ -378,11 +375,11 @@ impl Slot {
 }
 
 /// Fails the group if an operation is overdue. Notifies the peers of operations that have been
-/// waiting for a long time, and creates the stall warning for the oldest operation.
+/// waiting for a long time, and creates the events about waits.
 fn check_deadlines(
     rank: usize,
     queue: &mut Queue,
-    (session, stall_warning): (&mut Session, &mut StallWarning),
+    (session, events): (&mut Session, &mut WaitEvents),
     now: Duration,
 ) {
     queue.reservations.begin_pass();
@@ -417,10 +414,21 @@ fn check_deadlines(
         }
         // Warn only after a notice, so that the warning can quote the peers' answers.
         let is_late =
-            !stall_warning.after.is_zero() && waited >= stall_warning.after && slot.notices > 0;
+            !events.warns_after.is_zero() && waited >= events.warns_after && slot.notices > 0;
         if is_late && place == 0 && !slot.is_warned_of {
-            stall_warning.line = stall_text(rank, &call, slot, (&awaited, waited), session);
-            slot.is_warned_of = stall_warning.line.is_some();
+            let text = stall_text(rank, &call, slot, (&awaited, waited), session);
+            let rank = session.members().world_rank(rank);
+            events.stall = text.map(|text| Event::Stall { rank, text });
+            slot.is_warned_of = events.stall.is_some();
+        }
+        if slot.notices == 0 && !awaited.is_empty() {
+            let names: Vec<_> = awaited.iter().map(|one| session.rank_name(*one)).collect();
+            events.slow = Some(Event::SlowPeers {
+                rank: session.members().world_rank(rank),
+                call: format!("{call}{}", session.title_suffix()),
+                peers: list(&names, PLACES_MAX),
+                waited_s: waited.as_secs_f64(),
+            });
         }
         if is_first_on_link {
             session.notify_waiting(&call, &awaited, slot.notices as usize);

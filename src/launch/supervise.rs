@@ -15,6 +15,7 @@ use super::streams;
 use super::terminal::PseudoTerminal;
 use crate::control::report::REPORT_FD;
 use crate::error::{Error, Result};
+use crate::event::{Event as LogEvent, EventQueue};
 use crate::limits::START_NOTICE_AFTER;
 use crate::sys::process::{Watchdog, is_ignored, suspend};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -487,7 +488,9 @@ impl Supervisor {
             // The coordinator has not yet received the cause that prevents the restart.
             return;
         }
-        streams::print_line(&self.line(&cause));
+        let text = self.line(&cause);
+        streams::print_line(&text);
+        EventQueue::new().push(LogEvent::Restart { text });
         let now = Instant::now();
         let decision = Decision::Restart {
             at: now + pause,

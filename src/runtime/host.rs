@@ -4,6 +4,7 @@ use super::user_code::Foreign;
 use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
 use crate::error::{Error, Result};
+use crate::event::EventQueue;
 use crate::limits::{DEVICE_LOOKS, DEVICE_SLEEP, IDLE_SLEEP};
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
@@ -58,9 +59,11 @@ pub(crate) trait Host: Send + Sync {
         }
     }
 
-    /// Shows a line to the program's user, without waiting until it has been written. Does nothing
-    /// in virtual time.
-    fn warn(&self, _line: String) {}
+    /// Returns the queue for the rank's events. Returns `None` in virtual time, where no events are
+    /// emitted.
+    fn events(&self) -> Option<&EventQueue> {
+        None
+    }
 
     /// Returns `true` if the program's user can interrupt a call.
     fn has_interrupt(&self) -> bool {

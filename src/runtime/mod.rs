@@ -40,6 +40,7 @@ mod user_code;
 use crate::engine::Engine;
 use crate::engine::group::Group;
 use crate::error::Error;
+use crate::event::{Event, EventQueue};
 use crate::limits::{BACKGROUND_PASSES, INTERRUPT_EVERY, WAITER_SLEEP_MAX};
 use crate::protocol::group_creation::RELAY;
 use crate::protocol::session::{Agreement, ITS_PROCESS_ENDED};
@@ -264,9 +265,9 @@ impl Runtime {
             }
             let waits_for_device = !advanced && engine.waits_for_device();
             let at_most = engine.sleep_max(|| self.host.now());
-            let warning = engine.take_warning();
+            let event = engine.take_event();
             drop(engine);
-            self.warn(warning);
+            self.push_event(event);
             self.yield_engine(has_ended);
             if advanced {
                 self.host.disarm();
@@ -387,10 +388,10 @@ impl Runtime {
         self.unfinished.store(is_unfinished, Ordering::Relaxed);
         engine.tick(self.host.now());
         self.send_controls(&mut engine);
-        let warning = engine.take_warning();
+        let event = engine.take_event();
         let due = engine.unlock();
         drop(token);
-        self.warn(warning);
+        self.push_event(event);
         due
     }
 
@@ -411,10 +412,14 @@ impl Runtime {
         UserCodeGuard(self)
     }
 
-    /// Shows a warning, without waiting until it has been written.
-    fn warn(&self, warning: Option<String>) {
-        if let Some(line) = warning {
-            self.host.warn(line);
+    /// Returns the queue for the rank's events; `None` in virtual time.
+    pub(crate) fn events(&self) -> Option<&EventQueue> {
+        self.host.events()
+    }
+
+    fn push_event(&self, event: Option<Event>) {
+        if let Some((event, events)) = event.zip(self.events()) {
+            events.push(event);
         }
     }
 

@@ -111,23 +111,37 @@ impl Runtime {
     /// Waits for an operation and returns its result, at the latest when the operation's deadline
     /// has passed.
     pub(crate) fn wait(&self, ticket: Ticket) -> End {
-        let thread = thread_number();
-        self.wait_for(|engine| {
-            let end = take(engine, ticket);
-            engine.waits_in(thread, ticket, end.is_none());
-            end
-        })
+        self.wait_until(ticket, |engine| take(engine, ticket))
     }
 
     /// Waits for a receive. Also returns the rank that sent the message.
     pub(crate) fn wait_for_sender(&self, ticket: Ticket) -> (End, Option<usize>) {
-        let thread = thread_number();
-        self.wait_for(|engine| {
+        self.wait_until(ticket, |engine| {
             let group = engine.group(ticket.group);
             let sender = group.and_then(|group| group.sender(ticket.slot));
-            let end = take(engine, ticket);
+            take(engine, ticket).map(|end| (end, sender))
+        })
+    }
+
+    /// Waits until `take` returns the result of an operation. Counts the time, but reads the clock
+    /// only if the operation has not ended yet.
+    fn wait_until<R>(&self, ticket: Ticket, mut take: impl FnMut(&mut Engine) -> Option<R>) -> R {
+        let thread = thread_number();
+        let mut since = None;
+        self.wait_for(|engine| {
+            let end = take(engine);
             engine.waits_in(thread, ticket, end.is_none());
-            end.map(|end| (end, sender))
+            if end.is_none() && since.is_none() {
+                let group = engine.group(ticket.group);
+                let class = group.and_then(|group| group.class_of(ticket.order, ticket.slot));
+                since = Some((self.host.now(), class));
+            } else if end.is_some()
+                && let Some((since, Some(class))) = since
+                && let Some(group) = engine.group(ticket.group)
+            {
+                group.add_wait(class, self.host.now().saturating_sub(since));
+            }
+            end
         })
     }
 

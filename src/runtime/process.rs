@@ -7,12 +7,12 @@ use super::channels::{Known, channel_number, group_of};
 use super::host::{Host, Waited};
 use super::local::LocalRanks;
 use super::user_code::Foreign;
-use crate::control::notices::Warnings;
 use crate::control::report::Report;
 use crate::control::{ControlHandle, Handler};
 use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
 use crate::error::{Error, Result};
+use crate::event::{Event, EventQueue};
 use crate::limits::{CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, SPIN_PASSES, YIELD_PASSES};
 use crate::link::Link;
 use crate::link::stream::StreamLink;
@@ -167,7 +167,7 @@ pub(crate) struct ProcessHost {
     pub(crate) rank: usize,
     /// Callback that returns `true` if the user has interrupted the calling thread.
     pub(crate) interrupt: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
-    pub(crate) warnings: Warnings,
+    pub(crate) events: EventQueue,
     /// Descriptor of the file for reports to the launcher.
     pub(crate) report_fd: Option<RawFd>,
 }
@@ -201,8 +201,8 @@ impl Host for ProcessHost {
         }
     }
 
-    fn warn(&self, line: String) {
-        self.warnings.show(line);
+    fn events(&self) -> Option<&EventQueue> {
+        Some(&self.events)
     }
 
     fn has_interrupt(&self) -> bool {
@@ -316,6 +316,10 @@ impl Host for ProcessHost {
     }
 
     fn report(&self, error: &Error, members: &Members) {
+        self.events.push(Event::Failure {
+            rank: self.rank,
+            error: error.clone(),
+        });
         if let Some(descriptor) = self.report_fd {
             // If this fails, the launcher relies on the rank's exit status.
             let _ = Report::failed(error, members, self.rank).append(descriptor);

@@ -22,6 +22,7 @@ mod calls;
 mod deadlock;
 mod deaths;
 mod departures;
+mod events;
 mod groups;
 mod inference;
 mod messages_traced;

@@ -7,6 +7,7 @@ use crate::stingy::Stingy;
 use ringtree::internal::compute::{Kernel, Region, lend, lend_both};
 use ringtree::internal::engine::{
     Arithmetic, End, Engine, Group, Links, Memory, Order, Placement, Prepared, Program, Start,
+    Transport,
 };
 use ringtree::internal::link::Link;
 use ringtree::internal::link::shm::{Allocation, Own, OwnRegion};
@@ -142,6 +143,7 @@ impl Case {
             },
             predicted_s: 0.0,
             end: None,
+            transport: Transport::SharedMemory,
         })
     }
 

@@ -46,8 +46,7 @@ pub(crate) fn join(builder: Builder, id: &ringtree_unique_id_t) -> Result<Commun
 /// Returns a builder for rank `own` of `world_size` ranks.
 ///
 /// # Errors
-/// Returns [`ErrorKind::Usage`] if a number is negative. Also returns the same errors as
-/// [`Builder::for_rank`].
+/// Returns [`ErrorKind::Usage`] if a number is negative.
 pub(crate) fn place_of(own: c_int, world_size: c_int) -> Result<Builder> {
     let negative = |_| {
         usage(format!(
@@ -55,7 +54,8 @@ pub(crate) fn place_of(own: c_int, world_size: c_int) -> Result<Builder> {
         ))
     };
     let own = rank("rank", own)?;
-    Builder::for_rank(own, usize::try_from(world_size).map_err(negative)?)
+    let world_size = usize::try_from(world_size).map_err(negative)?;
+    Ok(Communicator::builder().rank(own).world_size(world_size))
 }
 
 impl ringtree_config_t<'_> {

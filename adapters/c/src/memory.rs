@@ -151,6 +151,29 @@ pub(crate) fn place<'a, T>(
     })
 }
 
+/// Writes the first `capacity` of `rows` to the array at the given address in C's memory.
+///
+/// # Errors
+/// Returns [`ErrorKind::Usage`] if the address is null, although `capacity` is not 0, or is not
+/// aligned.
+pub(crate) fn write_rows<T: Copy>(
+    what: &str,
+    (address, capacity): (*mut T, usize),
+    rows: &[T],
+) -> Result<()> {
+    let count = rows.len().min(capacity);
+    if capacity > 0 && (address.is_null() || !address.is_aligned()) {
+        let text = format!("{what} is NULL or not aligned; pass an array of {capacity} structures");
+        return Err(Error::new(ErrorKind::Usage, text));
+    }
+    if count > 0 {
+        // SAFETY: the address is aligned and not null, and the program guarantees memory for
+        // `capacity` structures there, which no other thread uses. `rows` has at least `count`.
+        unsafe { std::ptr::copy_nonoverlapping(rows.as_ptr(), address, count) };
+    }
+    Ok(())
+}
+
 /// Converts a handle to a pointer for C.
 pub(crate) fn as_pointer<T>(handle: usize) -> *mut T {
     without_provenance_mut(handle)

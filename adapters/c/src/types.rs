@@ -3,9 +3,12 @@
 #![allow(non_camel_case_types, unreachable_pub)]
 #![allow(dead_code, reason = "some of them are used only from C")]
 
+use ringtree::comm::CallStats;
 use ringtree::start::UniqueId;
 use ringtree::{Dtype, Error, ErrorKind, ReduceOp, Result};
-use std::ffi::{c_char, c_int};
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::{Mutex, PoisonError};
 
 /// Length of a ringtree_unique_id_t, in bytes.
 pub const RINGTREE_UNIQUE_ID_BYTES: usize = 80;
@@ -174,6 +177,64 @@ const _: () = {
     let end = std::mem::offset_of!(Config, reproducible) + size_of::<c_int>();
     assert!(size_of::<Config>() == end);
 };
+
+/// The count of one kind of call over one transport.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ringtree_call_stats_t {
+    /// Name of the collective, such as "all-reduce", or "send" or "recv". The string is static.
+    pub call: *const c_char,
+    /// Transport of the call's messages: "shm", "tcp", "shm+tcp" or "none". The string is static.
+    pub transport: *const c_char,
+    /// Number of calls that were made.
+    pub calls: u64,
+    /// Number of bytes in the buffers of these calls. If a call has two buffers, the larger one
+    /// counts.
+    pub bytes: u64,
+    /// Number of nanoseconds for which threads waited for these calls.
+    pub waited_ns: u64,
+}
+
+impl ringtree_call_stats_t {
+    pub(crate) fn of(stats: &CallStats) -> Self {
+        Self {
+            call: static_name(stats.call),
+            transport: static_name(stats.transport),
+            calls: stats.calls,
+            bytes: stats.bytes,
+            waited_ns: u64::try_from(stats.waited.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// Returns a static text for C with the contents of `name`. There are only a few different names.
+fn static_name(name: &'static str) -> *const c_char {
+    static NAMES: Mutex<BTreeMap<&str, CString>> = Mutex::new(BTreeMap::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = || CString::new(name).unwrap_or_default();
+    // The text stays at its address, because an entry is never removed.
+    names.entry(name).or_insert_with(text).as_ptr()
+}
+
+/// A function that receives an event. `level` is a ringtree_level_t. `rank` is the rank that the
+/// event concerns, or -1. `text` is one line, and is valid only during the call. `context` is the
+/// value that was passed to ringtree_set_log().
+pub type ringtree_log_t =
+    Option<extern "C" fn(level: c_int, rank: c_int, text: *const c_char, context: *mut c_void)>;
+
+/// The level of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub enum ringtree_level_t {
+    /// An error.
+    RINGTREE_LEVEL_ERROR = 1,
+    /// Something that needs attention, such as a call that has been waiting for a long time.
+    RINGTREE_LEVEL_WARN = 2,
+    /// Something that happens seldom, such as a join.
+    RINGTREE_LEVEL_INFO = 3,
+    /// Details, such as the algorithm of each class of calls.
+    RINGTREE_LEVEL_DEBUG = 4,
+}
 
 /// The fields and the message of an error.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use crate::arguments::{Number, Operator, Raw, call_of, named, plain_tensor};
 use crate::call::Call;
 use crate::error;
 use crate::fork::Home;
-use crate::info::Info;
+use crate::info::{CallStats, Info};
 use crate::interrupt;
 use crate::lane::{Lane, Ran};
 use crate::start::{self, Arguments};
@@ -302,6 +302,13 @@ impl Communicator {
     /// Return how the communicator is set up. This method does not communicate.
     fn info(&self, py: Python<'_>) -> PyResult<Info> {
         self.detached(py, None, |lane, _| Ok(Info::of(&lane.comm().info())))
+    }
+
+    /// Return how often this rank has made each kind of call on this communicator. This method does
+    /// not communicate.
+    fn stats(&self, py: Python<'_>) -> PyResult<Vec<CallStats>> {
+        let rows = self.detached(py, None, |lane, _| Ok(lane.comm().stats()))?;
+        Ok(rows.into_iter().map(CallStats::of).collect())
     }
 
     /// Return a new communicator for the same ranks. Its calls and messages are ordered

@@ -1,4 +1,4 @@
-//! Describes a communicator to Python.
+//! Describes a communicator to Python, and reports how often it was used.
 
 use pyo3::prelude::*;
 
@@ -57,5 +57,50 @@ impl Info {
 
     fn __repr__(&self) -> String {
         format!("Info({})", self.line)
+    }
+}
+
+/// The count of one kind of call over one transport.
+#[pyclass(frozen, get_all, module = "ringtree")]
+pub(crate) struct CallStats {
+    /// The name of the collective, "send" or "recv".
+    call: &'static str,
+    /// The transport of the call's messages: shm, tcp, shm+tcp or none.
+    transport: &'static str,
+    /// The number of calls that were made.
+    calls: u64,
+    /// The number of bytes in the buffers of these calls. If a call has an input and an output, the
+    /// larger one counts.
+    bytes: u64,
+    /// The time, in seconds, for which threads waited for these calls.
+    waited: f64,
+}
+
+impl CallStats {
+    pub(crate) fn of(stats: ringtree::comm::CallStats) -> Self {
+        Self {
+            call: stats.call,
+            transport: stats.transport,
+            calls: stats.calls,
+            bytes: stats.bytes,
+            waited: stats.waited.as_secs_f64(),
+        }
+    }
+}
+
+#[pymethods]
+impl CallStats {
+    fn __repr__(&self) -> String {
+        let Self {
+            call,
+            transport,
+            calls,
+            bytes,
+            waited,
+        } = self;
+        format!(
+            "CallStats(call={call:?}, transport={transport:?}, calls={calls}, bytes={bytes}, \
+             waited={waited:.6})"
+        )
     }
 }

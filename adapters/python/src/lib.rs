@@ -11,19 +11,21 @@
 //! | `queue` | the queue of that thread |
 //! | `message` | messages between two ranks |
 //! | `values` | Python objects as pickled bytes |
-//! | `info` | the description of a communicator |
+//! | `info` | the description of a communicator, and the counts of its calls |
 //! | `work` | calls in flight |
 //! | `timeout` | timeouts in seconds |
 //! | `interrupt` | Ctrl-C while a call waits |
+//! | `log` | events for `logging` |
 //! | `command` | the command `ringtree` |
 //! | `fork` | detection of forked children |
 //! | `error` | exceptions |
 //! | `sys` | access to Python's memory as slices: the only unsafe code |
 //!
 //! *Invariants.* No thread holds the interpreter's lock while it waits for another rank or for one
-//! of ringtree's locks. This module's threads do not run Python code, with one exception: the
-//! thread that joins the world calls the program's store while the caller waits for that thread. A
-//! call in flight keeps the memory that it uses alive, even if the program releases that memory.
+//! of ringtree's locks. This module's threads do not run Python code, with two exceptions: the
+//! thread that joins the world calls the program's store while the caller waits for that thread,
+//! and threads that no call waits for pass events to `logging`. A call in flight keeps the memory
+//! that it uses alive, even if the program releases that memory.
 
 #![deny(unsafe_code)]
 
@@ -37,6 +39,7 @@ mod fork;
 mod info;
 mod interrupt;
 mod lane;
+mod log;
 mod message;
 mod queue;
 mod start;
@@ -51,6 +54,7 @@ mod _ringtree {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::log::forward();
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 
@@ -63,7 +67,7 @@ mod _ringtree {
     #[pymodule_export]
     use crate::fork::forked;
     #[pymodule_export]
-    use crate::info::Info;
+    use crate::info::{CallStats, Info};
     #[pymodule_export]
     use crate::message::MessageBatch;
     #[pymodule_export]

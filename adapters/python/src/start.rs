@@ -78,8 +78,8 @@ fn time_limit(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
 
 impl Arguments {
     fn builder(self, py: Python<'_>) -> PyResult<Builder> {
-        let builder = Builder::for_rank(self.rank.0, self.world_size.0);
-        let mut builder = builder.map_err(|error| error::raised(py, &error))?;
+        let builder = ringtree::Communicator::builder();
+        let mut builder = builder.rank(self.rank.0).world_size(self.world_size.0);
         if let Some(Number((rank, world_size))) = self.local {
             builder = builder.local(rank, world_size);
         }
@@ -149,11 +149,10 @@ pub(crate) fn connect_from_env(
     may_be_alone: bool,
     timeout: Option<f64>,
 ) -> PyResult<Communicator> {
-    let builder = match may_be_alone {
-        true => Builder::from_env_or_alone(),
-        false => Builder::from_env(),
+    let mut builder = match may_be_alone {
+        true => ringtree::Communicator::builder(),
+        false => Builder::from_env().map_err(|error| error::raised(py, &error))?,
     };
-    let mut builder = builder.map_err(|error| error::raised(py, &error))?;
     if let Some(seconds) = timeout {
         builder = builder.timeout(time_limit(py, seconds)?);
     }

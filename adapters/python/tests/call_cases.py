@@ -48,6 +48,22 @@ def both(name, *arguments, **more):
 
 
 @case
+def stats():
+    own = comm.duplicate()
+    for _ in range(3):
+        own.all_reduce(numbers(100))
+    right, left = neighbors()
+    own.sendrecv(numbers(5), right, numbers(5), left)
+    found = {row.call: row for row in own.stats()}
+    assert set(found) == {"all-reduce", "send", "recv"}
+    assert (found["all-reduce"].calls, found["all-reduce"].bytes) == (3, 1200)
+    assert (found["send"].calls, found["send"].bytes) == (1, 20)
+    assert {row.transport for row in found.values()} == {comm.info().transport}
+    assert all(row.waited >= 0 for row in found.values())
+    assert repr(found["recv"]).startswith('CallStats(call="recv", transport="')
+
+
+@case
 def reductions():
     ranks, rank = comm.world_size, comm.rank
     total = sum(everyone())

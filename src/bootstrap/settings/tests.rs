@@ -74,6 +74,7 @@ fn errors_name_invalid_variables() {
         "LOCAL_RANK",
         "MASTER_PORT",
         "RINGTREE_TIMEOUT_MS",
+        "RINGTREE_LOG",
     ] {
         assert!(refusal(&[(name, "-1x")]).contains(&format!("{name}=\"-1x\"")));
     }
@@ -86,9 +87,7 @@ fn errors_name_invalid_variables() {
 
 #[test]
 fn unimplemented_settings_are_rejected() {
-    for (name, value) in [("RINGTREE_ENCRYPT", "1"), ("RINGTREE_LOG", "debug")] {
-        assert!(refusal(&[(name, value)]).starts_with(&format!("{name}={value} is not")));
-    }
+    assert!(refusal(&[("RINGTREE_ENCRYPT", "1")]).starts_with("RINGTREE_ENCRYPT=1 is not"));
     with(&[("RINGTREE_ENCRYPT", "0")]).unwrap();
 }
 

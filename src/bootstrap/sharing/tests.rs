@@ -1,5 +1,6 @@
 use super::*;
 use crate::control::peer::tests::{hosts, peer, unable_to_share};
+use std::io;
 
 #[test]
 fn obstacle_names_first_rank_and_reason() {

@@ -6,8 +6,8 @@ use crate::bootstrap::settings::Settings;
 use crate::comm::tuning::{self, MEASURING_GROUP, TuningOrigin};
 use crate::comm::{Communicator, Parts};
 use crate::control::Membership;
-use crate::control::notices::Warnings;
 use crate::error::{Error, Result};
+use crate::event::{Event, EventQueue, Joined};
 use crate::link::tcp::Reactor;
 use crate::plan::internal::topology::at_sites;
 use crate::plan::{Algorithm, TuningTable};
@@ -85,11 +85,26 @@ pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
     };
     parts.checks_calls = settings.checks_calls;
     parts.is_reproducible = settings.is_reproducible;
+    emit_joined(settings, &membership, &parts);
     let comm = Communicator::assemble(parts);
     match settings.start.cancel.disarm() {
         true => Err(settings.cancelled()),
         false => Ok(comm),
     }
+}
+
+fn emit_joined(settings: &Settings, membership: &Membership, parts: &Parts) {
+    let own = &membership.peers[membership.rank];
+    let joined = Joined {
+        rank: membership.rank,
+        world_size: membership.world_size,
+        host: own.host_name.clone(),
+        launcher: settings.launcher,
+        address: own.address.to_string(),
+        transport: transports(&membership.local_ranks(), membership.world_size),
+        tuning: parts.tuning_origin.to_string(),
+    };
+    Event::Joined(Box::new(joined)).emit();
 }
 
 /// Creates the [`ProcessHost`] that the runtime of `rank` runs on.
@@ -107,7 +122,7 @@ fn host_of(
         has_own_core: local_count <= cores,
         rank,
         interrupt: settings.start.interrupt.clone(),
-        warnings: Warnings::default(),
+        events: EventQueue::new(),
         report_fd: settings.report_fd,
     }
 }
@@ -145,4 +160,25 @@ pub(in crate::comm) fn transport_name(local: usize, count: usize) -> &'static st
         0 | 1 => "tcp",
         _ => "shm+tcp",
     }
+}
+
+/// Describes the transport to each rank. `local` contains the ranks that share memory with this
+/// rank, including itself, in ascending order.
+fn transports(local: &[usize], world_size: usize) -> String {
+    match local.len() {
+        _ if world_size == 1 => "no transport".to_owned(),
+        0 | 1 => "TCP to all ranks".to_owned(),
+        all if all == world_size => "shared memory to all ranks".to_owned(),
+        _ => format!("shared memory to ranks {}, TCP to others", ranges(local)),
+    }
+}
+
+/// Returns ascending numbers as ranges, such as `0-3, 7`.
+fn ranges(numbers: &[usize]) -> String {
+    let chunks = numbers.chunk_by(|one, next| one + 1 == *next);
+    let range = |chunk: &[usize]| match chunk {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => chunk[0].to_string(),
+    };
+    chunks.map(range).collect::<Vec<_>>().join(", ")
 }

@@ -98,6 +98,7 @@ fn with_description_of(whole: Call, prepared: &Prepared) -> Arc<Prepared> {
         program: prepared.program.clone(),
         arithmetic: prepared.arithmetic,
         predicted_s: prepared.predicted_s,
+        transport: prepared.transport,
         end: None,
     })
 }

@@ -11,7 +11,8 @@ use crate::ddp::metrics::Metrics;
 use crate::ddp::parallel::DataParallel;
 use crate::ddp::sampler::DistributedSampler;
 use crate::ddp::state::{hook_state, order, restore};
-use crate::error::{Error, Printable, Result};
+use crate::error::{Error, Result};
+use crate::event;
 use crate::plan::TuningRecord;
 use crate::random;
 use std::path::PathBuf;
@@ -404,7 +405,10 @@ impl Drop for Run {
             Ok(warnings) => warn(&self.comm, &warnings),
             // The save belongs to the parent process.
             Err(_) if is_forked => {}
-            Err(error) => eprintln!("ringtree: the last checkpoint was not saved: {error}"),
+            Err(error) => {
+                let text = format!("the last checkpoint was not saved: {error}");
+                event::warn(self.comm.rank(), text);
+            }
         }
     }
 }
@@ -474,11 +478,12 @@ fn other_data(state: &State, sampler: Option<&DistributedSampler>) -> Option<Str
     })
 }
 
-/// Prints warnings to standard error on rank 0.
+/// Emits warnings on rank 0.
 fn warn(comm: &Communicator, words: &[String]) {
     if comm.rank() == WRITER {
-        let show = |word: &String| eprintln!("ringtree: {}", Printable(word));
-        words.iter().for_each(show);
+        words
+            .iter()
+            .for_each(|word| event::warn(WRITER, word.clone()));
     }
 }
 

@@ -3,10 +3,10 @@
 use crate::config::{join, new_id, place_of};
 use crate::error::{answer, record};
 use crate::handles::{COMMUNICATORS, refusal};
-use crate::memory::{self, as_pointer, communicator, place, ranks, text};
+use crate::memory::{self, as_pointer, communicator, place, ranks, text, write_rows};
 use crate::types::{
-    RINGTREE_SPLIT_NOCOLOR, number, rank, ringtree_comm_t, ringtree_config_t, ringtree_result_t,
-    ringtree_unique_id_t,
+    RINGTREE_SPLIT_NOCOLOR, number, rank, ringtree_call_stats_t, ringtree_comm_t,
+    ringtree_config_t, ringtree_result_t, ringtree_unique_id_t,
 };
 use ringtree::{Communicator, Error, ErrorKind, Result};
 use std::ffi::{c_char, c_int};
@@ -209,6 +209,26 @@ pub extern "C" fn ringtree_comm_set_timeout_ms(
             0 => old.without_timeout(),
             _ => old.with_timeout(Duration::from_millis(timeout_ms)),
         })
+    })
+}
+
+/// Reports how often this rank has made each kind of call on the communicator. Stores at most
+/// `capacity` structures in `stats`, and the number that exist in `count`. `stats` may be NULL if
+/// `capacity` is 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringtree_comm_get_stats(
+    comm: *mut ringtree_comm_t,
+    stats: *mut ringtree_call_stats_t,
+    capacity: usize,
+    count: Option<&mut MaybeUninit<usize>>,
+) -> ringtree_result_t {
+    answer(|| {
+        let count = place("count", count)?;
+        let rows = communicator(comm)?.stats();
+        let rows: Vec<_> = rows.iter().map(ringtree_call_stats_t::of).collect();
+        write_rows("stats", (stats, capacity), &rows)?;
+        count.write(rows.len());
+        Ok(())
     })
 }
 

@@ -1,8 +1,14 @@
-//! Exports the functions that return the version, the descriptions of results, and the last error.
+//! Exports the functions that return the version, the descriptions of results and the last error,
+//! and the one that sets the receiver of events.
 
 use crate::error;
-use crate::types::{result_from_c, ringtree_error_t, ringtree_result_t};
-use std::ffi::{CStr, c_char, c_int};
+use crate::types::{
+    result_from_c, ringtree_error_t, ringtree_level_t, ringtree_log_t, ringtree_result_t,
+};
+use ringtree::internal::events::{Receiver, set_receiver};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr::with_exposed_provenance_mut;
+use std::sync::Arc;
 
 const VERSION: &CStr =
     match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
@@ -56,4 +62,30 @@ pub extern "C" fn ringtree_last_error() -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_last_error_details() -> *const ringtree_error_t {
     error::last()
+}
+
+/// Passes every event from now on to `log`, together with `context`, instead of printing it. If
+/// `log` is NULL, the library prints events again, as RINGTREE_LOG specifies.
+///
+/// The library calls `log` on any thread, also on several threads at the same time, but never while
+/// it holds a lock. `log` may call the library. When this function returns, another thread may
+/// still be in the previous `log`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringtree_set_log(log: ringtree_log_t, context: *mut c_void) {
+    let context = context.expose_provenance();
+    set_receiver(log.map(|log| -> Receiver {
+        Arc::new(move |level, rank, text| {
+            let level = match level {
+                "error" => ringtree_level_t::RINGTREE_LEVEL_ERROR,
+                "warn" => ringtree_level_t::RINGTREE_LEVEL_WARN,
+                "info" => ringtree_level_t::RINGTREE_LEVEL_INFO,
+                _ => ringtree_level_t::RINGTREE_LEVEL_DEBUG,
+            };
+            let rank = rank.and_then(|rank| c_int::try_from(rank).ok());
+            let text = CString::new(text.replace('\0', "\\0")).unwrap_or_default();
+            let context = with_exposed_provenance_mut(context);
+            log(level as c_int, rank.unwrap_or(-1), text.as_ptr(), context);
+            true
+        })
+    }));
 }

@@ -1,5 +1,5 @@
 /* Creates communicators from configurations: each field has an effect, and an invalid field is an
- * error. */
+ * error. Receives the events of a join, and counts calls. */
 #include "check.h"
 #include <stddef.h>
 
@@ -121,6 +121,42 @@ static void differing_settings(void) {
     CHECK(join(config, &comm) == RINGTREE_JOIN);
 }
 
+/* The events that the program receives. Rank 0's events are those of its own joins. */
+static void on_event(int level, int event_rank, const char *text, void *context) {
+    if (strstr(text, "joined") != NULL && level == RINGTREE_LEVEL_INFO && event_rank == rank) {
+        (*(int *)context)++;
+    }
+}
+
+static void log_and_stats(void) {
+    ringtree_comm_t *comm;
+    ringtree_call_stats_t stats[4];
+    size_t count = 0;
+    int joins = 0;
+    float numbers[100] = {0};
+    ringtree_set_log(on_event, &joins);
+    OK(join(initial, &comm));
+    CHECK(joins == 1);
+    ringtree_set_log(NULL, NULL);
+    for (int i = 0; i < 3; i++) {
+        OK(ringtree_all_reduce(numbers, numbers, 100, RINGTREE_F32, RINGTREE_SUM, comm));
+    }
+    OK(ringtree_barrier(comm));
+    OK(ringtree_comm_get_stats(comm, NULL, 0, &count));
+    CHECK(count == 2);
+    OK(ringtree_comm_get_stats(comm, stats, 4, &count));
+    CHECK(count == 2 && strcmp(stats[0].call, "all-reduce") == 0);
+    CHECK(stats[0].calls == 3 && stats[0].bytes == 1200 && strcmp(stats[1].call, "barrier") == 0);
+    CHECK(strcmp(stats[0].transport, "shm") == 0 && stats[1].bytes == 0);
+    stats[1].call = NULL;
+    OK(ringtree_comm_get_stats(comm, stats, 1, &count));
+    CHECK(count == 2 && stats[1].call == NULL);
+    REFUSED(ringtree_comm_get_stats(comm, NULL, 1, &count), "stats is NULL");
+    REFUSED(ringtree_comm_get_stats(comm, stats, 1, NULL), "count is NULL");
+    OK(ringtree_comm_destroy(comm));
+    REFUSED(ringtree_comm_get_stats(comm, stats, 1, &count), "destroyed");
+}
+
 int main(void) {
     ringtree_config_t config = initial;
     char version[32];
@@ -137,6 +173,7 @@ int main(void) {
     OK(ringtree_comm_rank(world, &rank));
     OK(ringtree_comm_count(world, &ranks));
     fields();
+    log_and_stats();
     if (ranks > 1) {
         differing_settings();
     }

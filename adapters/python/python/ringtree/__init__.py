@@ -18,7 +18,7 @@ from collections.abc import Callable as _Callable
 from typing import Protocol as _Protocol
 
 from . import _ringtree
-from ._ringtree import Communicator, Info, MessageBatch, Work, __version__
+from ._ringtree import CallStats, Communicator, Info, MessageBatch, Work, __version__
 from .errors import (
     ConfigurationError,
     DeadlineError,
@@ -31,6 +31,7 @@ from .errors import (
 )
 
 __all__ = [
+    "CallStats",
     "Communicator",
     "ConfigurationError",
     "DeadlineError",

@@ -18,6 +18,7 @@ _Dtype: TypeAlias = Literal[
 ]
 
 __all__ = [
+    "CallStats",
     "command",
     "Communicator",
     "connect",
@@ -83,6 +84,32 @@ class MessageBatch:
         trace: TracebackType | None,
         /,
     ) -> None: ...
+
+@final
+class CallStats:
+    """The count of one kind of call over one transport."""
+
+    @property
+    def call(self) -> str:
+        """The name of the collective, "send" or "recv"."""
+
+    @property
+    def transport(self) -> str:
+        """The transport of the call's messages: shm, tcp, shm+tcp or none."""
+
+    @property
+    def calls(self) -> int:
+        """The number of calls that were made."""
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes in the buffers of these calls. If a call has an input and an output, the
+        larger one counts.
+        """
+
+    @property
+    def waited(self) -> float:
+        """The time, in seconds, for which threads waited for these calls."""
 
 @final
 class Info:
@@ -182,6 +209,11 @@ class Communicator:
     def timeout(self, value: float, /) -> None: ...
     def info(self) -> Info:
         """Return how the communicator is set up. This method does not communicate."""
+
+    def stats(self) -> list[CallStats]:
+        """Return how often this rank has made each kind of call on this communicator. This method does
+        not communicate.
+        """
 
     def block(self, count: int) -> tuple[int, int]:
         """Return the indices (start, end) of this rank's own block in a buffer of `count` elements.

@@ -1,0 +1,37 @@
+"""Tests that events reach Python's logging, or standard error if the program has set up no logging."""
+
+import os
+import subprocess
+import sys
+
+PROGRAM = """
+import logging, sys
+if sys.argv[1] == "logged":
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(rank)s: %(message)s", stream=sys.stdout)
+import ringtree
+with ringtree.init(rank=0, world_size=1):
+    pass
+"""
+
+
+def run(mode, **settings):
+    command = [sys.executable, "-c", PROGRAM, mode]
+    environment = {**os.environ, **settings}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    return done.stdout, done.stderr
+
+
+def test_events_reach_logging():
+    stdout, stderr = run("logged", RINGTREE_LOG="info")
+    assert stdout.startswith("INFO ringtree 0: rank 0 of 1 joined with ringtree ")
+    assert stdout.count("\n") == 1 and not stderr
+
+
+def test_events_are_printed_without_logging():
+    stdout, stderr = run("plain", RINGTREE_LOG="info")
+    assert stderr.startswith("ringtree: info: rank 0 of 1 joined with ringtree ")
+    assert stderr.count("\n") == 1 and not stdout
+
+
+def test_only_warnings_are_printed_by_default():
+    assert run("plain") == ("", "")
