@@ -18,7 +18,6 @@ const PATIENCES: [Option<u32>; 3] = [Some(u32::MAX), Some(2), None];
 const EXPOSED: [[bool; 2]; 4] = [[false, false], [true, true], [true, false], [false, true]];
 
 fn call(rank: &mut Rank, case: &Case, (patience, exposed): Manner) {
-    rank.restart_time_limit();
     if exposed == [false, false] {
         rank.call_unexposed(case, Placement::Into, patience);
     } else {

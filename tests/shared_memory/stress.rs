@@ -38,7 +38,6 @@ fn random_calls_of_sixteen_ranks_give_right_results() {
         let cases: Vec<_> = (0..CALLS_PER_BATCH).map(|_| case(&mut random)).collect();
         let seed = random.draw();
         on_every_rank(&mut ranks, |rank: &mut Rank| {
-            rank.restart_time_limit();
             let mut random = Random(seed ^ (rank.rank as u64) << 40);
             for case in &cases {
                 rank.call(case, Way::Mixed, &mut random);

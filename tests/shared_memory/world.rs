@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A script that takes longer than this hangs.
+/// A call that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Size of the memory that a rank can expose, in bytes.
 const EXPOSABLE_BYTES: usize = 2 << 20;
@@ -295,11 +295,6 @@ pub(crate) fn on_every_rank(ranks: &mut [Rank], script: impl Fn(&mut Rank) + Syn
 }
 
 impl Rank {
-    /// Restarts the time limit of the rank.
-    pub(crate) fn restart_time_limit(&mut self) {
-        self.until = Instant::now() + PATIENCE;
-    }
-
     fn form(&self, placement: Placement) -> Form {
         Form {
             placement,
@@ -378,6 +373,7 @@ impl Rank {
         patience: Option<u32>,
     ) -> Result<End, usize> {
         self.sequence += 1;
+        self.until = Instant::now() + PATIENCE;
         let mut start = Start {
             prepared,
             sequence: self.sequence,
