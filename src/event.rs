@@ -7,7 +7,7 @@
 //!
 //! *Invariants.* Subscribers and receivers are user code. So [`Event::emit`] is called only on a
 //! thread that holds neither a lock nor the polling token. All other threads add events to an
-//! [`EventQueue`], which emits them on a thread of its own.
+//! [`EventQueue`], which emits them on a separate thread.
 //!
 //! *May import* the base files.
 
@@ -252,7 +252,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// Events that a thread of the queue's own emits, because the threads that add them may hold locks.
+/// Events that a separate thread emits, because the threads that add them may hold locks.
 /// Neither a slow subscriber nor a full pipe delays the threads that add events.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EventQueue(Arc<Mutex<Queued>>);

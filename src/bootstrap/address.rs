@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Requested length of a listener's accept queue. The system caps it at its own limit.
-const BACKLOG: i32 = 4096;
+pub(super) const BACKLOG: i32 = 4096;
 /// The pause before name resolution is retried.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(250);
 

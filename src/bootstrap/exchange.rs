@@ -6,6 +6,7 @@
 
 use super::by_id::new_id;
 use super::launcher_directory::LauncherDirectory;
+use super::munge::{self, Server};
 use super::placement::Meeting;
 use super::settings::Settings;
 use super::unique_id::UniqueId;
@@ -13,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::protocol::pmi::{Exchange, Next};
 use crate::sys::inherit::duplicate_socket;
 use crate::sys::mpi::{self, Mpi};
+use crate::sys::munge::Munge;
 use crate::sys::pmix;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -23,6 +25,11 @@ use std::time::{Duration, Instant};
 
 /// The interval between checks of the channel.
 const PAUSE: Duration = Duration::from_millis(1);
+/// The pause between two attempts to reach rank 0.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// The alternative to munge.
+const SLURM_INSTEAD: &str = "use `srun --mpi=pmi2`, or run `export RINGTREE_SECRET=$(openssl rand \
+                             -hex 32)` before srun";
 /// Maximum length of a line from the launcher.
 const ANSWER_BYTES_MAX: usize = 4096;
 
@@ -54,6 +61,15 @@ enum Channel {
     /// libpmix cannot be interrupted while it waits for the other ranks, so it runs on a separate
     /// thread.
     Pmix(Receiver<std::result::Result<String, String>>),
+    /// Rank 0's server, which passes its ID with munge.
+    Munge {
+        address: String,
+        step: String,
+        /// The ID of this process, if it is rank 0.
+        own: Option<String>,
+        /// The reason why the last attempt failed.
+        why: String,
+    },
 }
 
 /// Receives rank 0's address and a secret over the launcher's channel, if the settings name one. A
@@ -73,6 +89,12 @@ pub(super) fn carry(settings: &mut Settings) -> Result<()> {
         settings.start.store = Some(Arc::new(directory));
         return Ok(());
     }
+    if matches!(meeting, Meeting::Address { .. })
+        && (settings.secret.is_some() || Munge::load().is_none())
+    {
+        // The ranks meet at the address itself.
+        return Ok(());
+    }
     let began = Instant::now();
     let deadline = settings.deadline();
     let id = loop {
@@ -89,13 +111,22 @@ pub(super) fn carry(settings: &mut Settings) -> Result<()> {
             break id;
         }
         if Instant::now() >= deadline {
-            let why = format!("it did not come within {} ms", settings.timeout.as_millis());
+            let limit_ms = settings.timeout.as_millis();
+            let why = format!("it did not come within {limit_ms} ms{}", last_failure());
             return Err(failed(settings, &meeting, why));
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(match meeting {
+            Meeting::Address { .. } => RETRY_PAUSE,
+            _ => PAUSE,
+        });
     };
     let left = settings.timeout.saturating_sub(began.elapsed());
     settings.timeout = left.max(PAUSE);
+    if let (Meeting::Address { address, step }, 0) = (&meeting, settings.rank) {
+        let server = Server::start(address, step, &id);
+        let server = server.map_err(|why| failed(settings, &meeting, why))?;
+        settings.server = Some(Arc::new(server));
+    }
     let own = settings.secret.take();
     settings.use_id(&id);
     if own.is_some() {
@@ -104,7 +135,19 @@ pub(super) fn carry(settings: &mut Settings) -> Result<()> {
     Ok(())
 }
 
-/// Advances the exchange without waiting. Returns the ID once it is known.
+/// Returns a clause with the reason why the last attempt to reach rank 0 failed, if it is known.
+fn last_failure() -> String {
+    match EXCHANGE.try_lock().as_deref() {
+        Ok(State::Running {
+            channel: Channel::Munge { why, .. },
+            ..
+        }) if !why.is_empty() => format!(": {why}"),
+        _ => String::new(),
+    }
+}
+
+/// Advances the exchange without waiting, except for one attempt to connect. Returns the ID once it
+/// is known.
 fn advance(state: &mut State, settings: &Settings, meeting: &Meeting) -> Result<Option<UniqueId>> {
     let failed = |why: &str| failed(settings, meeting, why);
     if let State::NotBegun = state {
@@ -155,17 +198,33 @@ fn failed(settings: &Settings, meeting: &Meeting, why: impl std::fmt::Display) -
     let rank = settings.rank;
     let channel = match meeting {
         Meeting::Pmi(descriptor) => format!("PMI (PMI_FD={descriptor})"),
+        Meeting::Address { .. } => "munge".to_owned(),
         _ => "PMIx".to_owned(),
     };
+    let (verb, instead) = match (rank, meeting) {
+        (0, Meeting::Address { .. }) => ("pass its", SLURM_INSTEAD),
+        (_, Meeting::Address { .. }) => ("receive rank 0's", SLURM_INSTEAD),
+        _ => (
+            "receive rank 0's",
+            "set RINGTREE_RENDEZVOUS=HOST:PORT and RINGTREE_SECRET on all ranks instead",
+        ),
+    };
     Error::join(format!(
-        "rank {rank} cannot receive rank 0's address over {channel}: {why}; set \
-         RINGTREE_RENDEZVOUS=HOST:PORT and RINGTREE_SECRET on all ranks instead"
+        "rank {rank} cannot {verb} address over {channel}: {why}; {instead}"
     ))
     .with_rank(rank)
 }
 
 impl Channel {
     fn open(meeting: &Meeting, value: Option<String>) -> std::result::Result<Self, String> {
+        if let Meeting::Address { address, step } = meeting {
+            return Ok(Channel::Munge {
+                address: address.clone(),
+                step: step.clone(),
+                own: value,
+                why: String::new(),
+            });
+        }
         let is_shared = match mpi::state() {
             Mpi::NotLoaded => false,
             Mpi::Initialized => true,
@@ -203,6 +262,18 @@ impl Channel {
                     Err(TryRecvError::Empty) => Ok(None),
                     Err(TryRecvError::Disconnected) => Err("its thread ended".to_owned()),
                 };
+            }
+            Channel::Munge { own: Some(own), .. } => return Ok(Some(own.clone())),
+            Channel::Munge {
+                address, step, why, ..
+            } => {
+                return Ok(match munge::fetch(address, step) {
+                    Ok(id) => Some(id.to_hex()),
+                    Err(error) => {
+                        *why = error;
+                        None
+                    }
+                });
             }
             Channel::Pmi {
                 stream,

@@ -6,9 +6,9 @@
 //! With [`unique_id`] and [`store`], a program can organize the join itself.
 //!
 //! *Invariants.* Sockets bind to the address that routes to the rendezvous or to the interface that
-//! the user chose, never to the wildcard address. Without a secret, only loopback addresses are
-//! used. If a join fails, every rank that has joined reports the cause in one line within the
-//! timeout. A canceled join leaves no thread and no socket behind.
+//! the user chose, never to the wildcard address, except in [`munge`]. Without a secret, only
+//! loopback addresses are used. If a join fails, every rank that has joined reports the cause in
+//! one line within the timeout. A canceled join leaves no thread and no socket behind.
 //!
 //! *May import* `control`, `link`, `protocol`, `sys` and the base files.
 
@@ -23,6 +23,7 @@ pub(crate) mod join;
 mod launcher_directory;
 mod listen;
 pub(crate) mod messages;
+mod munge;
 pub(crate) mod placement;
 mod rendezvous;
 pub(crate) mod settings;

@@ -1,6 +1,7 @@
 //! Reads a rank's settings from the environment.
 
 use super::environment::{NOT_BUILT_YET, VARIABLES, host_and_port, malformed, optional, required};
+use super::munge::Server;
 use super::placement::{self, Meeting, Placement};
 use super::start::Start;
 use super::tuning::{JOB_TUNING, TUNING, TuningSource};
@@ -13,6 +14,7 @@ use std::fs;
 use std::num::NonZeroU16;
 use std::os::fd::RawFd;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Variables that determine the rank of a process or the rendezvous.
@@ -133,6 +135,8 @@ pub(crate) struct Settings {
     pub next_port_too: bool,
     /// The launcher's channel, which carries the rendezvous and a secret.
     pub channel: Option<Meeting>,
+    /// Passes rank 0's address to the other ranks as long as the ranks are joining.
+    pub server: Option<Arc<Server>>,
     /// The name of the launcher that started this process, for messages.
     pub launcher: &'static str,
     /// The job's secret. Without a secret, every address must be a loopback address.
@@ -494,7 +498,11 @@ fn rendezvous(set: &impl Fn(&str) -> Option<String>, placement: &Placement) -> R
             next_port_too: false,
             channel: Some(channel),
         }),
-        Meeting::Address(address) if set("MASTER_ADDR").is_none() => at(address.clone(), true),
+        Meeting::Address { address, .. } if set("MASTER_ADDR").is_none() => Ok(Rendezvous {
+            address: address.clone(),
+            next_port_too: true,
+            channel: (!placement.is_on_one_host()).then_some(channel),
+        }),
         Meeting::Unknown(why) if set("MASTER_ADDR").is_none() => {
             Err(Error::configuration(format!(
                 "{} started this rank, but ringtree cannot tell where rank 0 is: {why}; or set \
@@ -502,7 +510,7 @@ fn rendezvous(set: &impl Fn(&str) -> Option<String>, placement: &Placement) -> R
                 placement.launcher
             )))
         }
-        Meeting::Master | Meeting::Address(_) | Meeting::Unknown(_) => {
+        Meeting::Master | Meeting::Address { .. } | Meeting::Unknown(_) => {
             let host: String = required(set, "MASTER_ADDR", "the address of rank 0's host")?;
             let port: NonZeroU16 =
                 required(set, "MASTER_PORT", "a port on rank 0's host, 1 to 65535")?;

@@ -16,12 +16,14 @@ pub(crate) mod barrier;
 pub(crate) mod counting;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+mod dynamic;
 pub(crate) mod fork;
 pub(crate) mod generation;
 pub(crate) mod inherit;
 pub(crate) mod interfaces;
 pub(crate) mod memory;
 pub(crate) mod mpi;
+pub(crate) mod munge;
 pub(crate) mod pmix;
 #[cfg(feature = "launch")]
 pub(crate) mod process;

@@ -1,5 +1,6 @@
 //! Calls libpmix, the client library of launchers that speak PMIx.
 
+use super::dynamic::Dynamic;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::ptr;
@@ -60,17 +61,8 @@ struct Library {
 impl Library {
     /// Loads libpmix. Returns `None` if it is not installed.
     fn load() -> Option<Self> {
-        // SAFETY: the name is a string that ends with a zero byte. The library is a system library
-        // that runs only its own initializers when it is loaded. It is never unloaded.
-        let handle = unsafe { libc::dlopen(c"libpmix.so.2".as_ptr(), libc::RTLD_NOW) };
-        if handle.is_null() {
-            return None;
-        }
-        let find = |name: &CStr| {
-            // SAFETY: `handle` is open, and `name` ends with a zero byte.
-            let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
-            (!found.is_null()).then_some(found)
-        };
+        let library = Dynamic::open(c"libpmix.so.2", libc::RTLD_NOW)?;
+        let find = |name: &CStr| library.find(name);
         let (init, put, commit) = (
             find(c"PMIx_Init")?,
             find(c"PMIx_Put")?,

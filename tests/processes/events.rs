@@ -222,7 +222,7 @@ fn calls_are_counted_by_transport_with_time_waited() {
             "{line}"
         );
     }
-    // Rank 0 is told of the barrier's end by rank 3, directly or through another rank.
+    // The barrier ends after rank 3 has entered it.
     assert!(
         counted[0]
             .split("; ")

@@ -8,7 +8,7 @@ fn unknown_variable_error_suggests_closest_name() {
         ("RINGTREE_TRANSPROT", "RINGTREE_TRANSPORT"),
         ("RINGTREE_ALGORYTHM", "RINGTREE_ALGORITHM"),
         ("RINGTREE_transport", "RINGTREE_TRANSPORT"),
-        ("RINGTREE_\u{1b}[2J", "RINGTREE_SITE"),
+        ("RINGTREE_\u{1b}[2J", "RINGTREE_LOG"),
     ];
     for (misspelled, meant) in nearest {
         let error = check_names([misspelled.into()]).unwrap_err().to_string();

@@ -36,7 +36,11 @@ pub(crate) enum Meeting {
     /// `MASTER_ADDR` and `MASTER_PORT` contain rank 0's address.
     Master,
     /// Rank 0 listens at this address, in the form `HOST:PORT`, or on the next port.
-    Address(String),
+    Address {
+        address: String,
+        /// Slurm's name for the step, which differs from that of every other step.
+        step: String,
+    },
     /// The launcher speaks PMI-1 on this descriptor.
     Pmi(i32),
     /// The launcher speaks PMIx.
@@ -202,7 +206,9 @@ impl fmt::Display for Placement {
         match &self.meeting {
             _ if *world_size == 1 => Ok(()),
             Meeting::Master => write!(formatter, "; MASTER_ADDR contains rank 0's address"),
-            Meeting::Address(address) => write!(formatter, "; rank 0 listens at {address}"),
+            Meeting::Address { address, .. } => {
+                write!(formatter, "; rank 0 listens at {address}")
+            }
             Meeting::Pmi(_) => write!(formatter, "; rank 0's address comes over PMI"),
             Meeting::Pmix => write!(formatter, "; rank 0's address comes over PMIx"),
             Meeting::Directory { path, .. } => write!(

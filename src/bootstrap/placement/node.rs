@@ -81,7 +81,7 @@ pub fn node(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Node>> {
                 node_rank: Some(task.rank),
                 ranks: None,
                 endpoint: match task.meeting {
-                    Meeting::Address(address) => Some(address),
+                    Meeting::Address { address, .. } => Some(address),
                     _ => None,
                 },
             }))

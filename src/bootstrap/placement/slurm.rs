@@ -68,12 +68,13 @@ fn meeting(set: Lookup<'_>, step: u32, placement: &Placement) -> Result<Meeting>
         })?,
     };
     let reserved = set("SLURM_STEP_RESV_PORTS").and_then(|ports| first_number(&ports));
+    let step = format!("{}.{step}", set("SLURM_JOB_ID").unwrap_or_default());
     let port = reserved.unwrap_or_else(|| {
-        let job = set("SLURM_JOB_ID").unwrap_or_default();
-        let hash = fnv_1a(format!("{job}.{step}").into_bytes());
+        let hash = fnv_1a(step.bytes());
         PORTS.start + (hash % PORTS.len() as u64) as u16
     });
-    Ok(Meeting::Address(format!("{host}:{port}")))
+    let address = format!("{host}:{port}");
+    Ok(Meeting::Address { address, step })
 }
 
 /// Returns the number at the beginning of a list of ports such as `21072-21073`.

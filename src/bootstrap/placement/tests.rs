@@ -73,11 +73,14 @@ fn every_recorded_rank_is_found_and_all_agree_where_to_meet() {
 
 #[test]
 fn recorded_ranks_meet_where_their_launcher_allows() {
-    let address = |text: &str| Meeting::Address(text.to_owned());
+    let at_first_node = Meeting::Address {
+        address: "n01:21003".to_owned(),
+        step: "2.0".to_owned(),
+    };
     let expected = [
         ("torchrun_in_srun", TORCHRUN, Meeting::Master),
         ("nested_run_2", TORCHRUN, Meeting::Master),
-        ("srun_resv_ports", "Slurm", address("n01:21003")),
+        ("srun_resv_ports", "Slurm", at_first_node),
         ("srun_in_ringtree_run", TORCHRUN, Meeting::Master),
         ("srun_mpi_pmi2", "PMI", Meeting::Pmi(0)),
         ("hydra4_2hosts", "PMI", Meeting::Pmi(0)),
@@ -256,7 +259,7 @@ fn malformed_variables_are_named() {
     ];
     for (list, first) in hosts {
         let placement = slurm("SLURM_STEP_NODELIST", list).unwrap().unwrap();
-        let Meeting::Address(address) = placement.meeting else {
+        let Meeting::Address { address, .. } = placement.meeting else {
             panic!("{placement:?}");
         };
         assert_eq!(address.rsplit_once(':').unwrap().0, first);

@@ -3,6 +3,7 @@
 
 use super::text;
 use crate::error::{Error, Result};
+use crate::sys::dynamic::Dynamic;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 
@@ -251,13 +252,10 @@ fn find() -> std::result::Result<Driver, String> {
 fn open(libraries: &[&CStr]) -> std::result::Result<Api, String> {
     let mut why = None;
     for name in libraries {
-        // SAFETY: the name ends with a zero. Opening a library runs its initializers: these names
-        // are the driver's, which programs are meant to open. It is never closed.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
-        if handle.is_null() {
+        let Some(library) = Dynamic::open(name, libc::RTLD_LAZY | libc::RTLD_LOCAL) else {
             continue;
-        }
-        match initialised(handle) {
+        };
+        match initialised(library) {
             Ok(api) => return Ok(api),
             Err(what) => why.get_or_insert(format!("{}: {what}", name.to_string_lossy())),
         };
@@ -266,15 +264,11 @@ fn open(libraries: &[&CStr]) -> std::result::Result<Api, String> {
 }
 
 /// Looks up the functions in an open library and initializes the driver.
-fn initialised(handle: *mut c_void) -> std::result::Result<Api, String> {
+fn initialised(library: Dynamic) -> std::result::Result<Api, String> {
     let api = Api::find(|symbol| {
-        // SAFETY: the handle is that of an open library, and the name ends with a zero.
-        let address = unsafe { libc::dlsym(handle, symbol.as_ptr()) };
-        if address.is_null() {
-            let symbol = symbol.to_string_lossy();
-            return Err(format!("{symbol} is missing; install driver 550 or later"));
-        }
-        Ok(address)
+        let symbol_name = symbol.to_string_lossy();
+        let missing = || format!("{symbol_name} is missing; install driver 550 or later");
+        library.find(symbol).ok_or_else(missing)
     })?;
     // SAFETY: the call takes no pointer.
     match unsafe { (api.init)(0) } {
