@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compiles cuda/reduce.cu to cuda/reduce.ptx, which is checked in and embedded in the library. Also
+"""Compiles cuda/reduce.cu to cuda/reduce.ptx, which is checked in and embedded in the package. Also
 assembles the result for GPUs, to count the registers of the kernels.
 
     cuda/build.py           writes cuda/reduce.ptx

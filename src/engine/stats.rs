@@ -26,8 +26,8 @@ pub enum Transport {
 impl Transport {
     const ALL: [Self; 4] = [Self::None, Self::SharedMemory, Self::Tcp, Self::Both];
 
-    /// Returns the transport to `peers`. `is_local` returns `true` if a peer shares memory with this
-    /// rank.
+    /// Returns the transport to `peers`. `is_local` returns `true` if a peer shares memory with
+    /// this rank.
     pub(crate) fn to(
         peers: impl IntoIterator<Item = usize>,
         is_local: impl Fn(usize) -> bool,

@@ -13,9 +13,7 @@ use crate::op::ReduceOp;
 use bytemuck::{Pod, Zeroable};
 use std::ffi::CStr;
 
-/// The kernels, as text that a driver compiles for its GPU. `cuda/build.py` generates this text
-/// from `cuda/reduce.cu`.
-pub const PTX: &str = include_str!("../../../cuda/reduce.ptx");
+pub use ringtree_kernels::PTX;
 
 /// Number of threads per block. The register usage of the kernels is chosen for this number.
 const BLOCK_THREADS: u32 = 256;
