@@ -3,8 +3,8 @@
 //!
 //! Rank 0 listens at the step's address. To each process that connects, it sends a new credential
 //! that contains the job's ID, and closes the connection. Anyone may connect, but only processes of
-//! the same user on hosts of the cluster can read a credential. A rank accepts only a credential
-//! from a process of its own user, and only for its own step.
+//! the same user on hosts of the cluster can read a credential. A rank accepts a credential only if
+//! it comes from the same user and from the same step.
 
 use super::address::{BACKLOG, reserve, resolve};
 use super::unique_id::UniqueId;

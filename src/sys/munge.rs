@@ -1,8 +1,8 @@
 //! Calls libmunge, with which processes of a cluster prove which user runs them.
 //!
 //! A *credential* is a text that contains bytes, encrypted with the cluster's key, and the user who
-//! created it. Only the daemon of a host of the cluster can read it, once, for the user for whom it
-//! was created.
+//! created it. Munge's daemon on any host of the cluster can read it, but only once, and only for
+//! the user whom the creator named.
 
 use super::dynamic::Dynamic;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
