@@ -3,13 +3,17 @@
 //! This module is not part of the public API and can change in any version. Every function is
 //! sound, except those of [`unchecked`], which are `unsafe` and state their contract.
 
-/// Settings that the command reads.
+/// Settings, addresses and checks that the command reads.
 pub mod bootstrap {
     pub use crate::bootstrap::TuningSource;
-    pub use crate::bootstrap::environment::{check_names, host_and_port, listed};
+    pub use crate::bootstrap::address::{host_name, segment_bytes};
+    pub use crate::bootstrap::environment::{
+        VARIABLES, Variable, check_names, host_and_port, listed,
+    };
     pub use crate::bootstrap::placement::launchers;
-    pub use crate::bootstrap::settings::check_environment;
+    pub use crate::bootstrap::settings::{check_environment, check_settings};
     pub use crate::bootstrap::sharing::Findings;
+    pub use crate::sys::interfaces::addresses as interface_addresses;
 }
 
 /// Functions that send values encoded by another language, in the same way as `comm::values` sends

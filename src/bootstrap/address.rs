@@ -4,10 +4,10 @@ use crate::error::{Error, Result};
 use crate::limits::RESOLVE_RETRY_TIME;
 use crate::sys::interfaces;
 use mio::net::TcpListener;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::fs;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -130,8 +130,17 @@ fn first_line(path: &str) -> Option<String> {
 }
 
 /// Returns the name of this host, for use in messages.
-pub(crate) fn host_name() -> String {
+#[must_use]
+pub fn host_name() -> String {
     first_line("/proc/sys/kernel/hostname").unwrap_or_else(|| "unknown host".to_owned())
+}
+
+/// Returns the maximum number of bytes in a TCP segment of this connection.
+///
+/// # Errors
+/// Returns the operating system's error.
+pub fn segment_bytes(stream: &TcpStream) -> io::Result<u32> {
+    SockRef::from(stream).tcp_mss()
 }
 
 /// Returns a string that is the same for all ranks on this host or in this container and different

@@ -19,7 +19,7 @@ pub(super) const NOT_BUILT_YET: &str = "not implemented yet";
 
 /// An environment variable.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Variable {
+pub struct Variable {
     /// The name.
     pub name: &'static str,
     /// The value that applies if the variable is not set, or an empty string if there is no
@@ -38,7 +38,7 @@ const fn variable(name: &'static str, default: &'static str, meaning: &'static s
 }
 
 /// Every variable that a rank or the launcher reads.
-pub(crate) const VARIABLES: &[Variable] = &[
+pub const VARIABLES: &[Variable] = &[
     variable("RANK", "", "rank of this process, from 0"),
     variable("WORLD_SIZE", "", "number of ranks"),
     variable(

@@ -370,6 +370,27 @@ pub fn check_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<()> 
     device_path(&set).map(|_| ())
 }
 
+/// Like [`check_environment`], but also checks the settings that only ranks read. The variables that
+/// determine the rank and the rendezvous are checked only if `RANK` is set.
+///
+/// # Errors
+/// Returns `ErrorKind::Configuration` if a setting is malformed or not supported.
+///
+/// ```
+/// use ringtree::internal::bootstrap::check_settings;
+/// assert!(check_settings(|_| None).is_ok());
+/// let timeout = |name: &str| (name == "RINGTREE_TIMEOUT_MS").then(|| "soon".to_owned());
+/// assert!(check_settings(timeout).is_err());
+/// ```
+pub fn check_settings(lookup: impl Fn(&str) -> Option<String>) -> Result<()> {
+    let is_rank = lookup("RANK").is_some_and(|rank| !rank.trim().is_empty());
+    let settings = match is_rank {
+        true => Settings::from_env(lookup),
+        false => Settings::for_rank(0, 1, lookup),
+    };
+    settings.map(drop)
+}
+
 /// Returns an error if a setting that is not implemented has a value other than the default.
 fn reject_unimplemented(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
     for one in VARIABLES.iter().filter(|one| one.meaning == NOT_BUILT_YET) {

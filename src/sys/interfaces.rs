@@ -9,7 +9,7 @@ use std::ptr;
 ///
 /// # Errors
 /// Returns the operating system's error.
-pub(crate) fn addresses() -> io::Result<Vec<(String, IpAddr)>> {
+pub fn addresses() -> io::Result<Vec<(String, IpAddr)>> {
     let mut list: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: `list` is a valid place for the pointer that the call writes.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {

@@ -1,6 +1,6 @@
 //! Implements `ringtree run`, which starts a program as several ranks on one or several hosts.
 
-mod binding;
+pub(crate) mod binding;
 
 use crate::{FAILED, exit_code};
 use binding::{BindTo, cpus, written};

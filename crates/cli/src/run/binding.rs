@@ -72,7 +72,7 @@ fn numa_nodes() -> Vec<Vec<usize>> {
 }
 
 /// Returns the numbers in a list such as `0-3,8`.
-fn parse_list(text: &str) -> Vec<usize> {
+pub(crate) fn parse_list(text: &str) -> Vec<usize> {
     let range = |item: &str| {
         let (first, last) = item.split_once('-').unwrap_or((item, item));
         let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod doctor;
 mod limits;
 #[path = "../../../../tests/support/names.rs"]
 mod names;

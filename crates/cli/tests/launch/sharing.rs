@@ -90,7 +90,7 @@ fn doctor_reports_how_memory_is_shared() {
         "here (RINGTREE_HOST_ID)",
         "boot id",
         "user",
-        "\nGPU ",
+        "\n  GPU ",
         "GPU buffers ",
     ] {
         assert!(printed.contains(part), "{part}: {printed}");
