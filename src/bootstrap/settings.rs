@@ -370,8 +370,8 @@ pub fn check_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<()> 
     device_path(&set).map(|_| ())
 }
 
-/// Like [`check_environment`], but also checks the settings that only ranks read. The variables that
-/// determine the rank and the rendezvous are checked only if `RANK` is set.
+/// Like [`check_environment`], but also checks the settings that only ranks read. The variables
+/// that determine the rank and the rendezvous are checked only if `RANK` is set.
 ///
 /// # Errors
 /// Returns `ErrorKind::Configuration` if a setting is malformed or not supported.
