@@ -19,12 +19,16 @@ use std::fmt;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::NoSubscriber;
 use tracing::{Dispatch, Level, dispatcher};
 
 /// The variable that selects the events that are printed.
 pub(crate) const LOG: &str = "RINGTREE_LOG";
+
+/// Interval at which [`EventQueue::settle`] checks the queue.
+const SETTLE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Events that are printed if `RINGTREE_LOG` is not set.
 const PRINTED_BY_DEFAULT: LevelFilter = LevelFilter::WARN;
@@ -40,7 +44,8 @@ static RECEIVER: RwLock<Option<Receiver>> = RwLock::new(None);
 /// text. It returns `false` if the event must be printed to standard error instead.
 pub type Receiver = Arc<dyn Fn(&'static str, Option<usize>, &str) -> bool + Send + Sync>;
 
-/// Passes every event to `receiver` from now on, or to none if it is `None`.
+/// Passes events to `receiver` from now on, or to none if it is `None`. The receiver gets events of
+/// the level `debug` only if `RINGTREE_LOG` includes them.
 pub fn set_receiver(receiver: Option<Receiver>) {
     *RECEIVER.write().unwrap_or_else(PoisonError::into_inner) = receiver;
 }
@@ -78,7 +83,7 @@ pub(crate) enum Event {
 /// polling token.
 pub(crate) fn warn(rank: usize, text: String) {
     let rank = Some(rank);
-    Event::Warning { rank, text }.emit();
+    EventQueue::new().emit(Event::Warning { rank, text });
 }
 
 /// How a rank has joined its job.
@@ -87,9 +92,9 @@ pub(crate) struct Joined {
     pub rank: usize,
     pub world_size: usize,
     pub host: String,
-    /// The launcher that has started the rank.
+    /// The launcher that has started the rank; empty if there was none.
     pub launcher: &'static str,
-    /// The address at which the rank accepts data connections.
+    /// The address at which the rank accepts data connections; empty for a single rank.
     pub address: String,
     /// The transport to each peer.
     pub transport: String,
@@ -134,11 +139,12 @@ impl Event {
     pub(crate) fn emit(&self) {
         // A panic in a subscriber must not unwind into the library.
         let _ = catch_unwind(AssertUnwindSafe(|| {
-            if !dispatcher::get_default(|subscriber| subscriber.is::<NoSubscriber>()) {
-                return self.record();
+            // Parts of the text may come from peers.
+            let (level, text) = (self.level(), Printable(&self.to_string()).to_string());
+            if !has_no_subscriber() {
+                return self.record(&text);
             }
-            let (level, text) = (self.level(), self.to_string());
-            let receiver = receiver();
+            let receiver = receiver().filter(|_| level <= receivable());
             if receiver.is_some_and(|receive| receive(name_of(level), self.rank(), &text)) {
                 return;
             }
@@ -152,8 +158,8 @@ impl Event {
         }));
     }
 
-    /// Passes the event to the subscriber of this thread.
-    fn record(&self) {
+    /// Passes the event, which has this text, to the subscriber of this thread.
+    fn record(&self, text: &str) {
         const TARGET: &str = "ringtree";
         match self {
             Self::Joined(joined) => {
@@ -165,7 +171,7 @@ impl Event {
                 let (transport, tuning) = (&*joined.transport, &*joined.tuning);
                 tracing::info!(
                     name: "joined", target: TARGET, rank, world_size, version, host, launcher,
-                    address, transport, tuning, "{self}"
+                    address, transport, tuning, "{text}"
                 );
             }
             Self::AlgorithmChosen(chosen) => {
@@ -175,7 +181,7 @@ impl Event {
                 let predicted_us = chosen.predicted_us;
                 tracing::debug!(
                     name: "algorithm chosen", target: TARGET, rank, collective, count, dtype,
-                    algorithm, pieces, predicted_us, "{self}"
+                    algorithm, pieces, predicted_us, "{text}"
                 );
             }
             Self::SlowPeers {
@@ -183,22 +189,25 @@ impl Event {
                 call,
                 peers,
                 waited_s,
-            } => tracing::debug!(
-                name: "slow peers", target: TARGET, rank, call, peers, waited_s, "{self}"
-            ),
+            } => {
+                let (call, peers) = (Printable(call), Printable(peers));
+                tracing::debug!(
+                    name: "slow peers", target: TARGET, rank, %call, %peers, waited_s, "{text}"
+                );
+            }
             Self::Stall { rank, .. } => {
-                tracing::warn!(name: "stall", target: TARGET, rank, "{self}");
+                tracing::warn!(name: "stall", target: TARGET, rank, "{text}");
             }
             Self::Failure { rank, error } => {
                 let kind = format!("{:?}", error.kind());
                 let (missing, peer) = (error.missing(), error.peer());
                 tracing::info!(
-                    name: "failure", target: TARGET, rank, kind, peer, ?missing, "{self}"
+                    name: "failure", target: TARGET, rank, kind, peer, ?missing, "{text}"
                 );
             }
-            Self::Restart { .. } => tracing::warn!(name: "restart", target: TARGET, "{self}"),
+            Self::Restart { .. } => tracing::warn!(name: "restart", target: TARGET, "{text}"),
             Self::Warning { rank, .. } => {
-                tracing::warn!(name: "warning", target: TARGET, rank, "{self}");
+                tracing::warn!(name: "warning", target: TARGET, rank, "{text}");
             }
         }
     }
@@ -207,19 +216,21 @@ impl Event {
 impl fmt::Display for Event {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Joined(joined) => write!(
-                formatter,
-                "rank {} of {} joined with ringtree {} on {}, started by {}; it listens on {} and \
-                 uses {}; tuning table {}",
-                joined.rank,
-                joined.world_size,
-                env!("CARGO_PKG_VERSION"),
-                joined.host,
-                joined.launcher,
-                joined.address,
-                joined.transport,
-                joined.tuning
-            ),
+            Self::Joined(joined) => {
+                let (rank, world_size, version) =
+                    (joined.rank, joined.world_size, env!("CARGO_PKG_VERSION"));
+                let host = &joined.host;
+                write!(formatter, "rank {rank} of {world_size} joined on {host}")?;
+                write!(formatter, " with ringtree {version}")?;
+                if !joined.launcher.is_empty() {
+                    write!(formatter, ", started by {}", joined.launcher)?;
+                }
+                if !joined.address.is_empty() {
+                    write!(formatter, "; it listens on {}", joined.address)?;
+                    write!(formatter, " and uses {}", joined.transport)?;
+                }
+                write!(formatter, "; tuning table {}", joined.tuning)
+            }
             Self::AlgorithmChosen(chosen) => write!(
                 formatter,
                 "rank {} chose {} in {} pieces for {} of {} {}; predicted {:.1} µs",
@@ -301,6 +312,23 @@ impl EventQueue {
         queued.is_emitting = thread.spawn(move || this.emit_all()).is_ok();
     }
 
+    /// Emits an event of a thread that holds neither a lock nor the polling token. User code could
+    /// block that thread, so a subscriber or a receiver gets the event from the queue's thread.
+    pub(crate) fn emit(&self, event: Event) {
+        match has_no_subscriber() && receiver().is_none() {
+            true => event.emit(),
+            false => self.push(event),
+        }
+    }
+
+    /// Waits until all events have been emitted, for at most `at_most`.
+    pub(crate) fn settle(&self, at_most: Duration) {
+        let end = Instant::now() + at_most;
+        while lock(&self.0).is_emitting && Instant::now() < end {
+            std::thread::sleep(SETTLE_CHECK_INTERVAL);
+        }
+    }
+
     /// Emits events until none is left.
     fn emit_all(&self) {
         let subscriber = lock(&self.0).subscriber.clone();
@@ -331,7 +359,17 @@ impl EventQueue {
 fn is_received(level: Level) -> bool {
     level <= SETTING.unwrap_or(PRINTED_BY_DEFAULT)
         || level <= LevelFilter::current()
-        || receiver().is_some()
+        || level <= receivable() && receiver().is_some()
+}
+
+/// Returns the highest level of the events that a receiver gets.
+fn receivable() -> LevelFilter {
+    LevelFilter::INFO.max(SETTING.unwrap_or(PRINTED_BY_DEFAULT))
+}
+
+/// Returns `true` if this thread has no `tracing` subscriber.
+fn has_no_subscriber() -> bool {
+    dispatcher::get_default(|subscriber| subscriber.is::<NoSubscriber>())
 }
 
 /// Returns the level that a value of `RINGTREE_LOG` names.
@@ -350,10 +388,8 @@ fn name_of(level: Level) -> &'static str {
     }
 }
 
-/// Returns the line to print for an event, with its level if one is given. Parts of the text may
-/// come from peers, so control characters are escaped.
+/// Returns the line to print for an event, with its level if one is given.
 fn line(text: &str, level: Option<Level>) -> String {
-    let text = Printable(text);
     match level {
         Some(level) => format!("ringtree: {}: {text}\n", name_of(level)),
         None => format!("ringtree: {text}\n"),

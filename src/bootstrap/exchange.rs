@@ -11,6 +11,7 @@ use super::placement::Meeting;
 use super::settings::Settings;
 use super::unique_id::UniqueId;
 use crate::error::{Error, Result};
+use crate::protocol::handshake::Secret;
 use crate::protocol::pmi::{Exchange, Next};
 use crate::sys::inherit::duplicate_socket;
 use crate::sys::mpi::{self, Mpi};
@@ -42,12 +43,57 @@ enum State {
         /// The process that began it. A forked child must not continue it.
         process: u32,
         channel: Channel,
-        /// The ID that this process passes, if it is rank 0.
-        own: Option<UniqueId>,
+        /// The value that this process passes, if it is rank 0.
+        own: Option<Passed>,
     },
     Done(UniqueId),
     /// The channel is no longer usable, for this reason.
     Broken(String),
+}
+
+/// The value that rank 0 passes to the other ranks.
+#[derive(Clone)]
+struct Passed {
+    id: UniqueId,
+    /// The fingerprint of rank 0's own secret, if the user has set one.
+    fingerprint: Option<String>,
+}
+
+impl Passed {
+    fn to_text(&self) -> String {
+        match &self.fingerprint {
+            Some(fingerprint) => format!("{}.{fingerprint}", self.id.to_hex()),
+            None => self.id.to_hex(),
+        }
+    }
+
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        let (id, fingerprint) = match text.split_once('.') {
+            Some((id, fingerprint)) => (id, Some(fingerprint.to_owned())),
+            None => (text, None),
+        };
+        let id = id.parse().map_err(|error: Error| error.to_string())?;
+        Ok(Self { id, fingerprint })
+    }
+
+    /// Checks that this rank has the same secret as rank 0, because a launcher may pass a variable
+    /// to the ranks of one host only.
+    fn check_secret(&self, rank: usize, own: Option<&Secret>) -> Result<()> {
+        let own = own.map(Secret::fingerprint);
+        if own == self.fingerprint {
+            return Ok(());
+        }
+        let what = match (own, &self.fingerprint) {
+            (None, _) => "rank 0 has a secret, but this rank does not",
+            (_, None) => "this rank has a secret, but rank 0 does not",
+            _ => "this rank and rank 0 have different secrets",
+        };
+        Err(Error::configuration(format!(
+            "rank {rank}: {what}; pass RINGTREE_SECRET to all ranks, for example with `mpirun -x \
+             RINGTREE_SECRET`, or to none"
+        ))
+        .with_rank(rank))
+    }
 }
 
 enum Channel {
@@ -152,10 +198,13 @@ fn advance(state: &mut State, settings: &Settings, meeting: &Meeting) -> Result<
     let failed = |why: &str| failed(settings, meeting, why);
     if let State::NotBegun = state {
         let own = match settings.rank {
-            0 => Some(new_id(settings)?),
+            0 => Some(Passed {
+                id: new_id(settings)?,
+                fingerprint: settings.secret.as_ref().map(Secret::fingerprint),
+            }),
             _ => None,
         };
-        let value = own.as_ref().map(UniqueId::to_hex);
+        let value = own.as_ref().map(Passed::to_text);
         *state = State::Running {
             process: std::process::id(),
             channel: Channel::open(meeting, value).map_err(|why| failed(&why))?,
@@ -175,15 +224,20 @@ fn advance(state: &mut State, settings: &Settings, meeting: &Meeting) -> Result<
     };
     let carried = match channel.advance() {
         Ok(None) => return Ok(None),
-        Ok(Some(value)) => value.parse::<UniqueId>().map_err(|error| error.to_string()),
+        Ok(Some(value)) => Passed::parse(&value),
         Err(why) => Err(why),
     };
     match carried {
-        Ok(id) => {
+        Ok(passed) => {
             // Rank 0's own value keeps its port reserved.
-            let id = own.take().unwrap_or(id);
-            *state = State::Done(id.clone());
-            Ok(Some(id))
+            let passed = own.take().unwrap_or(passed);
+            *state = match (meeting, settings.rank) {
+                // A later join asks rank 0 again, which may have been replaced.
+                (Meeting::Address { .. }, 1..) => State::NotBegun,
+                _ => State::Done(passed.id.clone()),
+            };
+            passed.check_secret(settings.rank, settings.secret.as_ref())?;
+            Ok(Some(passed.id))
         }
         Err(why) => {
             let error = failed(&why);
@@ -218,6 +272,7 @@ fn failed(settings: &Settings, meeting: &Meeting, why: impl std::fmt::Display) -
 impl Channel {
     fn open(meeting: &Meeting, value: Option<String>) -> std::result::Result<Self, String> {
         if let Meeting::Address { address, step } = meeting {
+            munge::check()?;
             return Ok(Channel::Munge {
                 address: address.clone(),
                 step: step.clone(),

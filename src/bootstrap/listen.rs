@@ -95,8 +95,8 @@ pub(super) fn check_secretless(settings: &Settings, address: IpAddr) -> Result<(
     }
     let advice = match settings.launcher {
         placement::SLURM => {
-            "use `srun --mpi=pmi2`, or run `export RINGTREE_SECRET=$(openssl rand -hex 32)` before \
-             srun"
+            "unset MASTER_ADDR and RINGTREE_RENDEZVOUS so that munge is used, use `srun \
+             --mpi=pmi2`, or run `export RINGTREE_SECRET=$(openssl rand -hex 32)` before srun"
         }
         _ => {
             "generate one secret with `openssl rand -hex 32` and set RINGTREE_SECRET (or \

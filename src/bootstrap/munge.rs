@@ -6,27 +6,41 @@
 //! the same user on hosts of the cluster can read a credential. A rank accepts a credential only if
 //! it comes from the same user and from the same step.
 
-use super::address::{BACKLOG, reserve, resolve};
+use super::address::{BACKLOG, resolve};
 use super::unique_id::UniqueId;
+use crate::link::tcp::keep_from_children;
 use crate::sys::munge::Munge;
 use rustix::event::{PollFd, PollFlags, poll};
+use socket2::{Domain, Socket, Type};
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Maximum time of one attempt to connect to rank 0 and of one read.
-const ATTEMPT_MAX: Duration = Duration::from_millis(500);
+/// Maximum time of one attempt to get a credential.
+const ATTEMPT_MAX: Duration = Duration::from_secs(1);
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Maximum length of a credential. One with an ID has about 300 bytes.
-const CREDENTIAL_BYTES_MAX: u64 = 4096;
+const CREDENTIAL_BYTES_MAX: usize = 4096;
 
 /// Passes an ID to the other ranks until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// Wakes the server's thread when it is dropped.
-    _running: UnixStream,
+    /// Wakes the server's thread when it is shut down.
+    running: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A forked child may have a copy of the socket, so closing it is not enough.
+        let _ = self.running.shutdown(Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 impl Server {
@@ -50,8 +64,11 @@ impl Server {
         let serve = move || serve(&listener, &stopped, || munge.encode(&content));
         let thread = std::thread::Builder::new().name("ringtree-munge".to_owned());
         let spawned = thread.spawn(serve);
-        spawned.map_err(|error| format!("cannot start a thread: {error}"))?;
-        Ok(Self { _running: running })
+        let thread = spawned.map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok(Self {
+            running,
+            thread: Some(thread),
+        })
     }
 }
 
@@ -59,7 +76,15 @@ impl Server {
 /// available, IPv6.
 fn listen_everywhere(port: u16) -> io::Result<TcpListener> {
     let at = |ip: IpAddr| {
-        let (socket, _) = reserve(SocketAddr::new(ip, port))?;
+        let address = SocketAddr::new(ip, port);
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        keep_from_children(&socket);
+        if ip.is_ipv6() {
+            socket.set_only_v6(false)?;
+        }
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
         Ok(socket.into())
     };
@@ -84,6 +109,7 @@ fn serve(
             return;
         }
         let sent = listener.accept().and_then(|(mut stream, _)| {
+            stream.set_nonblocking(false)?;
             let credential = credential().map_err(io::Error::other)?;
             stream.set_write_timeout(Some(ATTEMPT_MAX))?;
             stream.write_all(credential.as_bytes())
@@ -120,13 +146,33 @@ pub(super) fn fetch(address: &str, step: &str) -> Result<UniqueId, String> {
 }
 
 fn credential_from(remote: SocketAddr) -> io::Result<String> {
-    let stream = TcpStream::connect_timeout(&remote, ATTEMPT_MAX)?;
-    stream.set_read_timeout(Some(ATTEMPT_MAX))?;
-    let mut credential = String::new();
-    stream
-        .take(CREDENTIAL_BYTES_MAX)
-        .read_to_string(&mut credential)?;
-    Ok(credential)
+    let until = Instant::now() + ATTEMPT_MAX;
+    let mut stream = TcpStream::connect_timeout(&remote, ATTEMPT_MAX)?;
+    let (mut credential, mut part) = (Vec::new(), [0; 512]);
+    while credential.len() < CREDENTIAL_BYTES_MAX {
+        // Another program may send byte by byte, so limit the time of all reads together.
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part)? {
+            0 => break,
+            count => credential.extend_from_slice(&part[..count]),
+        }
+    }
+    String::from_utf8(credential).map_err(|_| io::Error::other("it sends no credential"))
+}
+
+/// Checks that this process can use munge, which may be installed although its daemon cannot be
+/// reached, for example in a container.
+///
+/// # Errors
+/// Returns munge's message.
+pub(super) fn check() -> Result<(), String> {
+    let munge = Munge::load().ok_or("libmunge.so.2 is not installed")?;
+    let credential = munge.encode(b"ringtree")?;
+    munge.decode(&credential).map(drop)
 }
 
 /// Returns the bytes that a credential contains.

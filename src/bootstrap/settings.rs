@@ -137,7 +137,7 @@ pub(crate) struct Settings {
     pub channel: Option<Meeting>,
     /// Passes rank 0's address to the other ranks as long as the ranks are joining.
     pub server: Option<Arc<Server>>,
-    /// The name of the launcher that started this process, for messages.
+    /// The name of the launcher that started this process, for messages. Empty if there was none.
     pub launcher: &'static str,
     /// The job's secret. Without a secret, every address must be a loopback address.
     pub secret: Option<Secret>,
@@ -217,7 +217,7 @@ impl Settings {
         settings.timeout = timeout(&set)?;
         let seconds = optional(&set, "RINGTREE_STALL_WARNING_S", "a number of seconds")?;
         settings.stall_warning = seconds.map_or(STALL_WARNING_DEFAULT, Duration::from_secs);
-        settings.interface = set("RINGTREE_INTERFACE");
+        settings.interface = set("RINGTREE_INTERFACE").map(|name| name.trim().to_owned());
         settings.host_id = set("RINGTREE_HOST_ID");
         settings.site = set("RINGTREE_SITE").map(|name| name.trim().to_owned());
         settings.transport = transport(&set)?;
@@ -252,10 +252,14 @@ impl Settings {
         if PLACE.iter().any(|name| set(name).is_some()) || placement::find(&set)?.is_some() {
             return Self::from_env(lookup);
         }
-        Self::from_env(|name| match name {
+        let settings = Self::from_env(|name| match name {
             "RANK" => Some("0".to_owned()),
             "WORLD_SIZE" => Some("1".to_owned()),
             _ => lookup(name),
+        })?;
+        Ok(Self {
+            launcher: "",
+            ..settings
         })
     }
 

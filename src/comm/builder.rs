@@ -101,7 +101,10 @@ impl Builder {
             rendezvous: place.rendezvous,
             next_port_too: place.next_port_too,
             channel: place.channel,
-            launcher: place.launcher,
+            launcher: match is_placed.contains(&true) {
+                true => "",
+                false => place.launcher,
+            },
             listener_fd: place.listener_fd.filter(|_| is_launched),
             ..self.settings.clone()
         })

@@ -33,6 +33,15 @@ impl Communicator {
         if parts.transport_name == "sim" {
             let remote = rows.iter_mut().filter(|row| row.transport != "none");
             remote.for_each(|row| row.transport = "sim");
+            rows.dedup_by(|next, row| {
+                let is_same = (next.call, next.transport) == (row.call, row.transport);
+                if is_same {
+                    row.calls += next.calls;
+                    row.bytes += next.bytes;
+                    row.waited += next.waited;
+                }
+                is_same
+            });
         }
         rows
     }

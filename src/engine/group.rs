@@ -11,8 +11,10 @@ use crate::event::Event;
 use crate::limits::STALL_WARNING_DEFAULT;
 use crate::link::shm::exposed::Allocation;
 use crate::plan::Collective;
+use crate::protocol::call::Medium;
 use crate::protocol::members::Members;
 use crate::protocol::session::Session;
+use crate::sys::memory::Region;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -369,10 +371,10 @@ fn bytes_of(prepared: &Prepared, memory: &Memory) -> usize {
     if call.collective() == Some(Collective::Barrier) {
         return 0;
     }
-    if call.is_counted_by_pairs() {
-        let regions = memory.input.iter().chain(&memory.output);
-        let bytes = regions.map(|region| region.bytes().len());
-        return bytes.max().unwrap_or(0);
+    if call.medium == Medium::Device {
+        // The memory is only a piece of the buffer.
+        return call.count * call.dtype.size();
     }
-    call.count * call.dtype.size()
+    let bytes = |region: &Option<Region>| region.as_ref().map_or(0, |one| one.bytes().len());
+    bytes(&memory.input).max(bytes(&memory.output))
 }

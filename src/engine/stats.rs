@@ -1,8 +1,8 @@
 //! Counts the calls of a group: how many there were, of how many bytes, and how long threads waited
 //! for them.
 //!
-//! A call that ends before its caller has used up its spin budget is counted without reading a
-//! clock.
+//! A collective that ends before its caller has used up its spin budget is counted without reading
+//! a clock. Any other call is timed from the first check that finds it unfinished.
 //!
 //! *May import* the same modules as its parent.
 
@@ -164,7 +164,7 @@ pub struct CallStats {
     /// Number of bytes in the buffers of these calls. If a call has an input and an output, the
     /// larger one counts.
     pub bytes: u64,
-    /// Time for which threads waited for these calls after they had used up their spin budget. A
-    /// task that awaits a call does not wait.
+    /// Time for which threads waited for these calls. The time that a collective takes within its
+    /// spin budget does not count. A task that awaits a call does not wait.
     pub waited: Duration,
 }

@@ -81,6 +81,16 @@ impl Secret {
         Self([0; NONCE_BYTES])
     }
 
+    /// Returns 16 hexadecimal digits by which ranks can find out whether they have the same secret.
+    /// They do not reveal the secret.
+    pub(crate) fn fingerprint(&self) -> String {
+        let digest = self.mac(&[b"ringtree fingerprint"]);
+        digest[..8]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+
     pub(super) fn mac(&self, parts: &[&[u8]]) -> Digest {
         mac(&self.0, parts)
     }

@@ -13,7 +13,9 @@ use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
 use crate::error::{Error, Result};
 use crate::event::{Event, EventQueue};
-use crate::limits::{CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, SPIN_PASSES, YIELD_PASSES};
+use crate::limits::{
+    CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, EVENTS_SETTLE_MAX, SPIN_PASSES, YIELD_PASSES,
+};
 use crate::link::Link;
 use crate::link::stream::StreamLink;
 use crate::link::tcp::{DataStream, Inbox, Reactor};
@@ -341,6 +343,7 @@ impl Host for ProcessHost {
             control.shutdown();
         }
         self.shared.background.stop();
+        self.events.settle(EVENTS_SETTLE_MAX);
     }
 }
 

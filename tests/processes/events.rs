@@ -3,7 +3,7 @@
 use crate::ranks::{Links, ROLE, Suite, exit, wait_for_resume};
 use ringtree::{Communicator, ReduceOp, Result};
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 use tracing::field::{Field, Visit};
@@ -42,11 +42,11 @@ fn repeats(comm: &Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Makes rank 0 wait until it warns of a stall.
+/// Makes rank 0 wait until the test has seen its warning and resumes rank 1.
 fn late(comm: &Communicator) -> Result<()> {
     comm.barrier()?;
     if comm.rank() == 1 {
-        std::thread::sleep(Duration::from_secs(4));
+        wait_for_resume();
     }
     comm.barrier()
 }
@@ -57,8 +57,8 @@ fn failing(comm: &Communicator) -> Result<()> {
         comm.barrier()?;
         std::process::exit(0);
     }
-    comm.barrier()?;
-    let end = comm.barrier();
+    // The other ranks may notice the death before the first barrier has ended.
+    let end = comm.barrier().and_then(|()| comm.barrier());
     wait_for_resume();
     end
 }
@@ -90,7 +90,7 @@ fn counted(comm: &Communicator) -> Result<()> {
 /// A subscriber that calls the library about each stall, as a monitor may.
 struct Monitor(Sender<String>);
 
-static COMM: OnceLock<Communicator> = OnceLock::new();
+static COMM: Mutex<Option<Communicator>> = Mutex::new(None);
 
 struct Message(String);
 
@@ -111,7 +111,7 @@ impl Subscriber for Monitor {
         let mut message = Message(String::new());
         event.record(&mut message);
         if event.metadata().name() == "stall" {
-            let comm = COMM.get().expect("a call waits");
+            let comm = COMM.lock().unwrap().clone().expect("a call waits");
             // This call needs the engine's lock.
             let world_size = comm.info().world_size;
             self.0.send(format!("{world_size}: {}", message.0)).ok();
@@ -134,20 +134,20 @@ impl Subscriber for Monitor {
 fn subscribed() -> Result<()> {
     let (tell, told) = channel();
     tracing::subscriber::set_global_default(Monitor(tell)).expect("no subscriber is set");
-    let comm = COMM.get_or_init(|| Communicator::from_env().expect("the ranks join"));
-    late(comm)?;
-    if comm.rank() == 0 {
-        let message = told.recv_timeout(Duration::from_secs(60));
-        eprintln!("heard {}", message.expect("the subscriber gets the stall"));
-    }
-    Ok(())
+    let comm = Communicator::from_env()?;
+    *COMM.lock().unwrap() = Some(comm.clone());
+    std::thread::spawn(move || told.iter().for_each(|message| eprintln!("heard {message}")));
+    let end = late(&comm);
+    // A rank that exits without dropping its communicator looks dead to the others.
+    *COMM.lock().unwrap() = None;
+    end
 }
 
 #[test]
 fn log_prints_join_and_each_choice_of_algorithm_once() {
     let mut ranks = SUITE.start(Links::Tcp, "repeats", 2, &[("RINGTREE_LOG", "debug")]);
     let joined = ranks.next_reports(&[0]).0;
-    let start = "ringtree: info: rank 0 of 2 joined with ringtree ";
+    let start = "ringtree: info: rank 0 of 2 joined on ";
     assert!(joined[0].starts_with(start), "{joined:?}");
     for part in ["TCP to all ranks", "listens on 127.0.0.1:"] {
         assert!(joined[0].contains(part), "{joined:?}");
@@ -182,26 +182,26 @@ fn log_prints_failure_once() {
 #[test]
 fn stall_warning_is_printed_unless_log_is_off() {
     let soon = ("RINGTREE_STALL_WARNING_S", "2");
-    let warned = SUITE.start(Links::Tcp, "late", 2, &[soon]);
-    let silent = SUITE.start(Links::Tcp, "late", 2, &[soon, ("RINGTREE_LOG", "off")]);
+    let off = [soon, ("RINGTREE_LOG", "off")];
+    let mut silent = SUITE.start(Links::Tcp, "late", 2, &off);
+    let mut warned = SUITE.start(Links::Tcp, "late", 2, &[soon]);
     let warning = warned.next_reports(&[0]).0;
-    assert!(
-        warning[0].starts_with("ringtree: rank 0 has waited "),
-        "{warning:?}"
-    );
-    assert_eq!(warned.next_reports(&[0]).0, ["all well"]);
-    assert_eq!(silent.next_reports(&[0]).0, ["all well"]);
+    let start = "ringtree: rank 0 has waited ";
+    assert!(warning[0].starts_with(start), "{warning:?}");
+    for ranks in [&mut warned, &mut silent] {
+        ranks.resume(&[1]);
+        assert_eq!(ranks.next_reports(&[0]).0, ["all well"]);
+    }
 }
 
 #[test]
 fn subscriber_may_call_library_while_call_waits() {
     let soon = [("RINGTREE_STALL_WARNING_S", "2")];
-    let ranks = SUITE.start(Links::Tcp, "subscribed", 2, &soon);
+    let mut ranks = SUITE.start(Links::Tcp, "subscribed", 2, &soon);
     let heard = ranks.next_reports(&[0]).0;
-    assert!(
-        heard[0].starts_with("heard 2: rank 0 has waited "),
-        "{heard:?}"
-    );
+    let start = "heard 2: rank 0 has waited ";
+    assert!(heard[0].starts_with(start), "{heard:?}");
+    ranks.resume(&[1]);
     assert_eq!(ranks.next_reports(&[0]).0, ["all well"]);
 }
 

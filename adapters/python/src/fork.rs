@@ -42,5 +42,6 @@ impl Home {
 /// Record that this process is a newly forked child. Internal to the package.
 #[pyfunction]
 pub(crate) fn forked() {
+    crate::log::forked();
     FORKS.fetch_add(1, Ordering::Relaxed);
 }

@@ -69,6 +69,8 @@ mod _ringtree {
     #[pymodule_export]
     use crate::info::{CallStats, Info};
     #[pymodule_export]
+    use crate::log::stop_log;
+    #[pymodule_export]
     use crate::message::MessageBatch;
     #[pymodule_export]
     use crate::work::Work;

@@ -72,3 +72,28 @@ fn descriptor_of_another_socket_is_refused() {
         assert!(Channel::open(&Meeting::Pmi(descriptor), None).is_err());
     }
 }
+
+#[test]
+fn rank_whose_secret_differs_from_that_of_rank_0_gets_error() {
+    let id = UniqueId::on("127.0.0.1").unwrap();
+    let texts = ["a", "b"].map(|digit| digit.repeat(64));
+    let secrets = texts.each_ref().map(|text| text.parse::<Secret>().unwrap());
+    for theirs in [None, Some(&secrets[0])] {
+        let fingerprint = theirs.map(Secret::fingerprint);
+        let id = id.clone();
+        let text = Passed { id, fingerprint }.to_text();
+        // A value of PMI-1 may have 256 bytes.
+        assert!(text.len() < 256 && !text.contains(&texts[0]));
+        let passed = Passed::parse(&text).unwrap();
+        assert_eq!(passed.check_secret(3, theirs), Ok(()));
+        for own in [None, Some(&secrets[0]), Some(&secrets[1])] {
+            let end = passed
+                .check_secret(3, own)
+                .map_err(|error| error.to_string());
+            let is_same = own.map(Secret::fingerprint) == passed.fingerprint;
+            let is_told = |error: &String| error.contains("`mpirun -x RINGTREE_SECRET`");
+            assert_eq!(is_same, end.is_ok());
+            assert!(end.err().is_none_or(|error| is_told(&error)));
+        }
+    }
+}

@@ -100,11 +100,17 @@ fn emit_joined(settings: &Settings, membership: &Membership, parts: &Parts) {
         world_size: membership.world_size,
         host: own.host_name.clone(),
         launcher: settings.launcher,
-        address: own.address.to_string(),
+        address: match membership.world_size {
+            1 => String::new(),
+            _ => own.address.to_string(),
+        },
         transport: transports(&membership.local_ranks(), membership.world_size),
         tuning: parts.tuning_origin.to_string(),
     };
-    Event::Joined(Box::new(joined)).emit();
+    let runtime = parts.runtime.get().ok();
+    if let Some(events) = runtime.and_then(|runtime| runtime.events()) {
+        events.emit(Event::Joined(Box::new(joined)));
+    }
 }
 
 /// Creates the [`ProcessHost`] that the runtime of `rank` runs on.
@@ -166,7 +172,6 @@ pub(in crate::comm) fn transport_name(local: usize, count: usize) -> &'static st
 /// rank, including itself, in ascending order.
 fn transports(local: &[usize], world_size: usize) -> String {
     match local.len() {
-        _ if world_size == 1 => "no transport".to_owned(),
         0 | 1 => "TCP to all ranks".to_owned(),
         all if all == world_size => "shared memory to all ranks".to_owned(),
         _ => format!("shared memory to ranks {}, TCP to others", ranges(local)),

@@ -172,6 +172,8 @@ def _leave() -> None:
     for function in _at_exit:
         with _contextlib.suppress(KeyboardInterrupt):
             function()
+    with _contextlib.suppress(KeyboardInterrupt):
+        _ringtree.stop_log()
 
 
 _os.register_at_fork(after_in_child=_ringtree.forked)

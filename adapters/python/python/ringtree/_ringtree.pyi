@@ -26,6 +26,7 @@ __all__ = [
     "forked",
     "Info",
     "MessageBatch",
+    "stop_log",
     "Work",
     "__version__",
 ]
@@ -773,6 +774,11 @@ def command(program: tuple[str, list[str]], arguments: list[str]) -> int:
 
     `program` consists of the executable file that the command uses to start itself again and the
     arguments that precede the command's own arguments.
+    """
+
+def stop_log() -> None:
+    """Stop passing events to `logging`, and wait until no thread is passing one. Internal to the
+    package.
     """
 
 def forked() -> None:

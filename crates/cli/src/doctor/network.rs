@@ -91,7 +91,10 @@ pub(super) fn examine(interfaces: &Interfaces, problems: &mut Vec<String>) -> Gr
     let mut group = Group::new("Network");
     let name = host_name();
     let found = resolve(&name);
-    problems.extend(host_problem(&name, &found));
+    let rendezvous = variable("RINGTREE_RENDEZVOUS").or_else(|| variable("MASTER_ADDR"));
+    if rendezvous.is_none_or(|rendezvous| rendezvous.starts_with(&name)) {
+        problems.extend(host_problem(&name, &found));
+    }
     group.add("host name", name);
     group.add("host addresses", json!(found.ok()));
     let values = interfaces.iter().map(|(name, addresses)| {
