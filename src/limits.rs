@@ -148,7 +148,7 @@ pub const START_NOTICE_AFTER: Duration = Duration::from_secs(5);
 /// Interval at which a process that is still waiting at startup prints further messages.
 pub const START_TOLD_EVERY: Duration = Duration::from_secs(30);
 /// Maximum time that a rank that leaves its last group waits until its events have been emitted.
-pub const EVENTS_SETTLE_MAX: Duration = Duration::from_millis(100);
+pub const EVENTS_SETTLE_MAX: Duration = Duration::from_secs(1);
 /// Maximum number of events that wait until they are emitted.
 pub const EVENTS_QUEUED_MAX: usize = 256;
 /// Maximum time that a rank that was lost during the join may take to reconnect. Such a rank may

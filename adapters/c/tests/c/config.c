@@ -2,6 +2,7 @@
  * error. Receives the events of a join, and counts calls. */
 #include "check.h"
 #include <stddef.h>
+#include <time.h>
 
 static ringtree_comm_t *world;
 static int rank, ranks;
@@ -124,7 +125,7 @@ static void differing_settings(void) {
 /* The events that the program receives. Rank 0's events are those of its own joins. */
 static void on_event(int level, int event_rank, const char *text, void *context) {
     if (strstr(text, "joined") != NULL && level == RINGTREE_LEVEL_INFO && event_rank == rank) {
-        (*(int *)context)++;
+        (*(volatile int *)context)++;
     }
 }
 
@@ -132,10 +133,14 @@ static void log_and_stats(void) {
     ringtree_comm_t *comm;
     ringtree_call_stats_t stats[4];
     size_t count = 0;
-    int joins = 0;
+    volatile int joins = 0;
+    const struct timespec pause = {0, 1000000};
     float numbers[100] = {0};
-    ringtree_set_log(on_event, &joins);
+    ringtree_set_log(on_event, (void *)&joins);
     OK(join(initial, &comm));
+    while (joins == 0) { /* another thread calls on_event */
+        nanosleep(&pause, NULL);
+    }
     CHECK(joins == 1);
     ringtree_set_log(NULL, NULL);
     for (int i = 0; i < 3; i++) {
