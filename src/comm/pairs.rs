@@ -305,7 +305,10 @@ impl Communicator {
         let is_local = |peer: usize| hosts[peer] == hosts[parts.rank];
         match end {
             MessageEnd::To(peer) | MessageEnd::From(peer) => Transport::to([peer], is_local),
-            MessageEnd::FromAny(_) => Transport::of_name(parts.transport_name),
+            MessageEnd::FromAny(ranks) => {
+                let others = (0..ranks).filter(|rank| *rank != parts.rank);
+                Transport::to(others, is_local)
+            }
         }
     }
 

@@ -46,12 +46,6 @@ impl Transport {
         })
     }
 
-    /// Returns the transport of a group whose transport has this name.
-    pub(crate) fn of_name(name: &str) -> Self {
-        let found = Self::ALL.into_iter().find(|one| one.name() == name);
-        found.unwrap_or(Self::Tcp)
-    }
-
     fn name(self) -> &'static str {
         match self {
             Self::None => "none",

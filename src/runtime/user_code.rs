@@ -1,5 +1,6 @@
 //! Calls user code while operations are in flight: wakes tasks, drops the buffers of abandoned
-//! operations, and asks whether the user has interrupted a thread. No other module calls user code.
+//! operations, and asks whether the user has interrupted a thread. No other module of `runtime`
+//! calls user code. Loggers get events from a thread of their [queue](crate::event::EventQueue).
 //!
 //! User code may do anything: call the library again, wait for another thread, or run for a long
 //! time. So user code runs only on a thread that holds neither the engine's lock nor the polling
