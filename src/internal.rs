@@ -31,6 +31,7 @@ pub mod calls {
     pub use crate::comm::measure::measure;
     #[cfg(feature = "cuda")]
     pub use crate::comm::on_device::plan_on_device;
+    pub use crate::comm::pairs::{start_recv_any, wait_with_sender};
     pub use crate::comm::shared_buffer::is_shared;
 }
 

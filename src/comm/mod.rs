@@ -56,7 +56,7 @@ pub(crate) mod measure;
 #[cfg(feature = "cuda")]
 pub(crate) mod on_device;
 mod own_operator;
-mod pairs;
+pub(crate) mod pairs;
 #[cfg(feature = "ddp")]
 pub(crate) mod recording;
 pub(crate) mod scope;

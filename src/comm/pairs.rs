@@ -114,13 +114,7 @@ impl Communicator {
     #[doc(alias("MPI_ANY_SOURCE"))]
     pub fn recv_any<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<usize> {
         let slice = writable_on_host(buffer)?;
-        if slice.is_empty() || self.world_size() == 1 {
-            let why = match slice.is_empty() {
-                true => "recv_any cannot receive an empty message; pass at least one element",
-                false => "recv_any cannot receive a message: this is the only rank",
-            };
-            return Err(Error::usage(why));
-        }
+        self.check_any(slice.is_empty())?;
         lend(slice, |region| {
             let mut memory = Memory::in_place(region);
             let begun = self.begin_pair(MessageEnd::FromAny(self.world_size()), &mut memory);
@@ -312,6 +306,16 @@ impl Communicator {
         }
     }
 
+    /// Checks whether this rank can receive from any rank.
+    fn check_any(&self, is_empty: bool) -> Result<()> {
+        let why = match is_empty {
+            true => "recv_any cannot receive an empty message; pass at least one element",
+            false if self.world_size() > 1 => return Ok(()),
+            false => "recv_any cannot receive a message: this is the only rank",
+        };
+        Err(Error::usage(why))
+    }
+
     fn check_pair(&self, peer: usize) -> Result<()> {
         self.check_peer("peer", peer)?;
         if peer == self.rank() {
@@ -321,6 +325,38 @@ impl Communicator {
         }
         Ok(())
     }
+}
+
+/// Starts receiving a message from any rank into `buffer`. [`wait_with_sender`] returns its sender.
+///
+/// # Errors
+/// Returns [`WorkError`] with the same errors as [`Communicator::recv_any`].
+pub fn start_recv_any<B>(comm: &Communicator, buffer: B) -> Result<Work<B>, WorkError<B>>
+where
+    B: BufferMut + Send + 'static,
+{
+    let held = Region::hold(buffer, |held: &mut B| {
+        let slice = writable_on_host(held)?;
+        comm.check_any(slice.is_empty()).map(|()| slice)
+    });
+    let held = held.map_err(|(error, buffer)| WorkError { error, buffer })?;
+    let end = MessageEnd::FromAny(comm.world_size());
+    comm.start_pair(end, Memory::in_place(held.0), held.1)
+}
+
+/// Waits for a receive. Returns the buffer and the rank that sent the message.
+///
+/// # Errors
+/// Returns [`WorkError`] with the same errors as [`Work::wait`].
+///
+/// # Panics
+/// Panics if `receive` is not a receive.
+pub fn wait_with_sender<B>(receive: Work<B>) -> Result<(B, usize), WorkError<B>> {
+    let (buffer, sender) = receive.wait_by(|runtime, ticket| runtime.wait_for_sender(ticket))?;
+    Ok((
+        buffer,
+        sender.expect("invariant: a received message has a sender"),
+    ))
 }
 
 /// Creates the memory for a send, which only reads `region`.

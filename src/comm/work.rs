@@ -4,6 +4,7 @@ use super::Handle;
 use crate::engine::Ticket;
 use crate::engine::group::{End, Memory};
 use crate::error::{Error, Result};
+use crate::runtime::Runtime;
 use crate::sys::memory::Claim;
 use std::fmt;
 use std::future::Future;
@@ -159,17 +160,27 @@ impl<B> Work<B> {
 
     /// Like `wait`, but also returns the time on this rank's clock at which the operation
     /// completed.
-    pub(crate) fn wait_timed(mut self) -> Result<(B, Duration), WorkError<B>> {
+    pub(crate) fn wait_timed(self) -> Result<(B, Duration), WorkError<B>> {
+        self.wait_by(|runtime, ticket| {
+            let (_, ended_at) = runtime.ended(ticket);
+            let end = runtime.wait(ticket);
+            (end, ended_at.unwrap_or_else(|| runtime.now()))
+        })
+    }
+
+    /// Waits by calling `wait`, and returns the buffer together with the other value.
+    pub(super) fn wait_by<R>(
+        mut self,
+        wait: impl FnOnce(&Runtime, Ticket) -> (End, R),
+    ) -> Result<(B, R), WorkError<B>> {
         let (ticket, claim) = self.take();
         let runtime = match self.core.parts.runtime.get() {
             Ok(runtime) => runtime,
             Err(error) => return Err(refused(claim, error)),
         };
         runtime.forget_waker(ticket);
-        let (_, ended_at) = runtime.ended(ticket);
-        let end = runtime.wait(ticket);
-        let ended_at = ended_at.unwrap_or_else(|| runtime.now());
-        returned_buffer(end, claim).map(|buffer| (buffer, ended_at))
+        let (end, more) = wait(runtime, ticket);
+        returned_buffer(end, claim).map(|buffer| (buffer, more))
     }
 
     /// Returns a handle whose `wait` does not return the buffer. The buffer is dropped when the

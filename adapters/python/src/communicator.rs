@@ -2,6 +2,7 @@
 
 use crate::arguments::{Number, Operator, Raw, call_of, named, plain_tensor};
 use crate::call::Call;
+use crate::end::{End, Sender};
 use crate::error;
 use crate::fork::Home;
 use crate::info::{CallStats, Info};
@@ -462,13 +463,19 @@ impl Communicator {
         &self,
         dtype: &str,
         part: (usize, usize),
-        end: (Number<usize>, Number<u32>),
+        end: (Option<Number<usize>>, Number<u32>),
         is_sent: bool,
         keeper: &Bound<'_, PyAny>,
     ) -> PyResult<Work> {
         let dtype = named(keeper.py(), dtype)?;
         let memory = Memory::of_addresses(vec![part], keeper.clone().unbind());
-        self.message(keeper.py(), (dtype, memory), (end.0.0, end.1.0), is_sent)
+        let (peer, tag) = end;
+        let end = match peer {
+            Some(peer) if is_sent => End::To(peer.0),
+            Some(peer) => End::From(peer.0),
+            None => End::FromAny(Sender::default()),
+        };
+        self.message(keeper.py(), (dtype, memory), end, tag.0)
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `lane` | the order of calls, and the thread for calls that their caller does not wait for |
 //! | `queue` | the queue of that thread |
 //! | `message` | messages between two ranks |
+//! | `end` | the two ends of a message |
 //! | `values` | Python objects as pickled bytes |
 //! | `info` | the description of a communicator, and the counts of its calls |
 //! | `work` | calls in flight |
@@ -34,6 +35,7 @@ mod call;
 mod collective;
 mod command;
 mod communicator;
+mod end;
 mod error;
 mod fork;
 mod info;

@@ -2,31 +2,48 @@
 
 use crate::arguments::{Buffers, Number};
 use crate::communicator::Communicator;
+use crate::end::{End, Sender};
 use crate::error;
 use crate::sys::Memory;
 use crate::timeout::timed;
 use crate::work::Work;
 use pyo3::prelude::*;
+use ringtree::internal::calls;
 use ringtree::{Dtype, with_element};
 use ringtree_foreign::Operation;
 use std::borrow::Cow;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A receive from any rank.
+struct AnyReceive<B> {
+    work: ringtree::Work<B>,
+    sender: Sender,
+}
+
+impl<B: Send + 'static> Operation for AnyReceive<B> {
+    fn is_finished(&self) -> bool {
+        self.work.is_finished()
+    }
+
+    fn wait(self: Box<Self>) -> ringtree::Result<()> {
+        let (_, sender) = calls::wait_with_sender(self.work).map_err(ringtree::Error::from)?;
+        // A receive completes only once.
+        let _ = self.sender.set(sender);
+        Ok(())
+    }
+}
 
 impl Communicator {
     /// Starts a send from `buffer` or a receive into it.
     fn buffer_message(
         &self,
         buffer: &Bound<'_, PyAny>,
-        end: (usize, u32),
+        end: End,
+        tag: u32,
         dtype: Option<&str>,
-        is_sent: bool,
     ) -> PyResult<Work> {
-        self.message(
-            buffer.py(),
-            memory_of(buffer, dtype, is_sent)?,
-            end,
-            is_sent,
-        )
+        let memory = memory_of(buffer, dtype, matches!(end, End::To(_)))?;
+        self.message(buffer.py(), memory, end, tag)
     }
 
     /// Starts a send from `memory` or a receive into it.
@@ -34,22 +51,31 @@ impl Communicator {
         &self,
         py: Python<'_>,
         (dtype, memory): (Dtype, Memory),
-        (peer, tag): (usize, u32),
-        is_sent: bool,
+        end: End,
+        tag: u32,
     ) -> PyResult<Work> {
-        self.detached(py, None, |lane, timeout| {
+        let sender = match &end {
+            End::FromAny(sender) => Some(Arc::clone(sender)),
+            _ => None,
+        };
+        let work = self.detached(py, None, |lane, timeout| {
             lane.post(timeout, |comm| {
                 let comm = comm.with_tag(tag);
                 with_element!(dtype, T => {
                     let held = memory.held::<T>()?;
-                    let started: Box<dyn Operation> = match is_sent {
-                        true => Box::new(comm.start_send(held, peer)?),
-                        false => Box::new(comm.start_recv(held, peer)?),
+                    let started: Box<dyn Operation> = match end {
+                        End::To(peer) => Box::new(comm.start_send(held, peer)?),
+                        End::From(peer) => Box::new(comm.start_recv(held, peer)?),
+                        End::FromAny(sender) => {
+                            let work = calls::start_recv_any(&comm, held)?;
+                            Box::new(AnyReceive { work, sender })
+                        }
                     };
                     Ok(started)
                 })
             })
-        })
+        })?;
+        Ok(work.received_from(sender))
     }
 }
 
@@ -94,7 +120,7 @@ impl Communicator {
         tag: Number<u32>,
         dtype: Option<&str>,
     ) -> PyResult<Work> {
-        self.buffer_message(buffer, (peer.0, tag.0), dtype, true)
+        self.buffer_message(buffer, End::To(peer.0), tag.0, dtype)
     }
 
     /// Start receiving and return a Work. `buffer` contains the message after `wait()` returns.
@@ -107,7 +133,20 @@ impl Communicator {
         tag: Number<u32>,
         dtype: Option<&str>,
     ) -> PyResult<Work> {
-        self.buffer_message(buffer, (peer.0, tag.0), dtype, false)
+        self.buffer_message(buffer, End::From(peer.0), tag.0, dtype)
+    }
+
+    /// Start receiving from any rank and return a Work. After `wait()` returns, `buffer` contains
+    /// the message, and `source` of the Work is the rank that sent it.
+    #[pyo3(signature = (buffer, *, tag=Number(0), dtype=None))]
+    #[pyo3(text_signature = "($self, buffer, *, tag=0, dtype=None)")]
+    fn start_recv_any(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        tag: Number<u32>,
+        dtype: Option<&str>,
+    ) -> PyResult<Work> {
+        self.buffer_message(buffer, End::FromAny(Sender::default()), tag.0, dtype)
     }
 
     /// Receive a message from any rank into `buffer` and return the rank that sent it.
@@ -193,9 +232,8 @@ fn memory_of(
 /// A message of a batch.
 struct Message {
     memory: (Dtype, Memory),
-    /// The peer and the tag.
-    end: (usize, u32),
-    is_sent: bool,
+    end: End,
+    tag: u32,
 }
 
 /// A batch of messages, which `Communicator.batch` returns.
@@ -214,16 +252,18 @@ impl MessageBatch {
     fn add(
         &self,
         buffer: &Bound<'_, PyAny>,
-        end: (usize, u32),
+        end: End,
+        tag: u32,
         dtype: Option<&str>,
-        is_sent: bool,
     ) -> PyResult<()> {
         let py = buffer.py();
-        self.comm.get().check_peer(py, end.0)?;
+        if let End::To(peer) | End::From(peer) = end {
+            self.comm.get().check_peer(py, peer)?;
+        }
         let message = Message {
-            memory: memory_of(buffer, dtype, is_sent)?,
+            memory: memory_of(buffer, dtype, matches!(end, End::To(_)))?,
             end,
-            is_sent,
+            tag,
         };
         // Creating an exception runs Python code, so the lock ends before that.
         let is_added = match &mut *self.messages() {
@@ -255,7 +295,7 @@ impl MessageBatch {
         tag: Number<u32>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
-        self.add(buffer, (peer.0, tag.0), dtype, true)
+        self.add(buffer, End::To(peer.0), tag.0, dtype)
     }
 
     /// Receive a message from rank `peer` into `buffer` as part of the batch.
@@ -268,7 +308,7 @@ impl MessageBatch {
         tag: Number<u32>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
-        self.add(buffer, (peer.0, tag.0), dtype, false)
+        self.add(buffer, End::From(peer.0), tag.0, dtype)
     }
 
     fn __enter__(this: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
@@ -301,10 +341,10 @@ impl MessageBatch {
         for Message {
             memory,
             end: peer,
-            is_sent,
+            tag,
         } in messages
         {
-            match comm.message(py, memory, peer, is_sent) {
+            match comm.message(py, memory, peer, tag) {
                 Ok(work) => started.push(work),
                 Err(error) => {
                     end = Err(error);

@@ -1,5 +1,6 @@
 //! Defines the `Work` class, which represents a call in flight.
 
+use crate::end::Sender;
 use crate::error;
 use crate::fork::Home;
 use crate::interrupt::{self, LOOK};
@@ -18,6 +19,8 @@ pub(crate) struct Work {
     pending: Arc<Pending>,
     /// The queue that contains the call. Empty if ringtree's own threads run the call.
     queue: Weak<Queue>,
+    /// The sender, if the call is a receive from any rank.
+    sender: Option<Sender>,
     home: Home,
 }
 
@@ -26,8 +29,15 @@ impl Work {
         Self {
             pending,
             queue: Weak::new(),
+            sender: None,
             home: Home::here(),
         }
+    }
+
+    /// Returns this work, which stores the sender of its message in `sender`.
+    pub(crate) fn received_from(mut self, sender: Option<Sender>) -> Self {
+        self.sender = sender;
+        self
     }
 
     pub(crate) fn queued(pending: Arc<Pending>, queue: &Arc<Queue>) -> Self {
@@ -108,6 +118,13 @@ impl Work {
     /// True is returned, `wait` does not block.
     fn is_finished(&self, py: Python<'_>) -> PyResult<bool> {
         self.done(py)
+    }
+
+    /// The rank that sent the message of a `start_recv_any` for which `wait` has returned. None for
+    /// all other calls, and while the call is in flight.
+    #[getter]
+    fn source(&self) -> Option<usize> {
+        self.sender.as_ref()?.get().copied()
     }
 
     /// Same as `is_finished`.

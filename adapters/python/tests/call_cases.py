@@ -246,7 +246,22 @@ def messages_from_any_rank():
         assert found == {rank: [rank] * 3 for rank in range(1, comm.world_size)}
     else:
         comm.send(np.full(3, float(comm.rank)), 0, tag=5)
+    comm.barrier()
+    if comm.rank == 0:
+        arrays = [np.zeros(3) for _ in range(comm.world_size - 1)]
+        works = [comm.start_recv_any(each, tag=6) for each in arrays]
+        comm.barrier()
+        for work in works:
+            work.wait()
+        found = {work.source: list(each) for work, each in zip(works, arrays)}
+        assert found == {rank: [rank] * 3 for rank in range(1, comm.world_size)}
+    else:
+        comm.barrier()
+        work = comm.start_send(np.full(3, float(comm.rank)), 0, tag=6)
+        work.wait()
+        assert work.source is None
     refused(ringtree.UsageError, "empty", lambda: comm.recv_any(bytearray()))
+    refused(ringtree.UsageError, "empty", lambda: comm.start_recv_any(bytearray()))
     refused(BufferError, "read-only", lambda: comm.recv_any(b"1"))
     comm.barrier()
 

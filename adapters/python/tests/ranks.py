@@ -25,9 +25,12 @@ def reserved_port():
 
 
 class Job:
-    """A program that runs as `ranks` processes with the variables that torchrun sets."""
+    """A program that runs as `ranks` processes with the variables that torchrun sets.
 
-    def __init__(self, program, ranks, *arguments, environment=()):
+    `before` contains Python's options, such as those that run a module with the program.
+    """
+
+    def __init__(self, program, ranks, *arguments, environment=(), before=()):
         port = str(reserved_port())
         self.processes = []
         for rank in range(ranks):
@@ -42,7 +45,7 @@ class Job:
                 "OMP_NUM_THREADS": "1",
                 **dict(environment),
             }
-            command = [sys.executable, "-u", HERE / program, *map(str, arguments)]
+            command = [sys.executable, "-u", *before, HERE / program, *map(str, arguments)]
             pipe = subprocess.PIPE
             self.processes.append(
                 subprocess.Popen(command, env=variables, stdout=pipe, stderr=pipe, text=True)

@@ -92,6 +92,38 @@ def sparse_tensors():
 
 
 @case
+def messages_from_any_rank():
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    group = dist.new_group(list(range(1, ranks)) + [0])
+    own = torch.full((4,), 10.0 + rank)
+    if rank > 0:
+        for _ in range(3):
+            dist.send(own, 0)
+        dist.send(own, 0, group=group)
+        return
+    senders = []
+    works = []
+    for each in range(ranks - 1):
+        one = torch.empty(4)
+        sender = dist.recv(one)
+        assert one.tolist() == [10.0 + sender] * 4
+        senders.append(sender)
+        works.append((one, dist.irecv(one)))
+    for one, work in works:
+        while not work.is_completed():
+            pass
+        work.wait()
+        assert one.tolist() == [10.0 + work._source_rank()] * 4
+        senders.append(work._source_rank())
+    for each in range(ranks - 1):
+        senders.append(dist.recv(one))
+    assert sorted(senders) == sorted(3 * list(range(1, ranks))), senders
+    for each in range(ranks - 1):
+        sender = dist.recv(one, group=group)
+        assert one.tolist() == [10.0 + sender] * 4
+
+
+@case
 def tags():
     """Messages arrive in the order of sending, and the tags of both ranks must match."""
     rank, ranks = dist.get_rank(), dist.get_world_size()

@@ -67,6 +67,12 @@ def test_service(name, ranks):
     check(of_services(ranks)[name], ranks)
 
 
+def test_program_that_knows_only_gloo():
+    """The program also gives the default group a device, which fails with Gloo itself."""
+    outputs = run("stand_in_program.py", 2, "--flag", "value", before=["-m", "ringtree.gloo"])
+    assert [out.split() for out in outputs] == [["RingtreeBackend", "1.0", "--flag", "value"]] * 2
+
+
 @pytest.mark.parametrize("name", training_cases.CASES)
 def test_training_alongside_another_backend(name):
     """Like "cpu:ringtree,cuda:nccl", but with Gloo, which can be created without a GPU."""

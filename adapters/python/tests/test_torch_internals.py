@@ -31,6 +31,9 @@ class CountingWork(internals.C10dWork):
         self.calls += 1
         return self.calls > 1
 
+    def source_rank(self):
+        return 3
+
     def get_future(self):
         return internals.answer_instead_of_future(self) or torch.futures.Future()
 
@@ -47,9 +50,11 @@ def test_every_use_has_a_test():
     assert names <= tested, names - tested
 
 
-def test_replace_is_completed():
+def test_replace_methods():
     assert internals.C10dWork.is_completed is internals.is_completed
     assert internals._is_completed_in_cpp is not internals.is_completed
+    assert internals.C10dWork._source_rank is internals.source_rank
+    assert internals._source_rank_in_cpp is not internals.source_rank
 
 
 def test_is_completed():
@@ -58,6 +63,14 @@ def test_is_completed():
     assert not internals._is_completed_in_cpp(work) and work.calls == 0
     assert not internals.is_completed(work)
     assert internals.is_completed(work) and work.calls == 2
+
+
+def test_source_rank():
+    """torch's method does not call Python. ringtree's method does, through get_future."""
+    work = CountingWork()
+    with pytest.raises(RuntimeError, match="recv"):
+        internals._source_rank_in_cpp(work)
+    assert internals.source_rank(work) == 3
 
 
 def test_answer_instead_of_future():

@@ -259,14 +259,21 @@ impl Session {
                 let is_received = |one: &(usize, &Call)| one.0 == one.1.root;
                 both.sort_by_key(is_received);
                 let [(from, sent), (to, received)] = both;
-                format!(
-                    "a send and its receive differ{on}: {} sends {}, and {} receives {}; pass the \
-                     same count, type and tag to both",
-                    self.rank_name(from),
-                    sent.payload(),
-                    self.rank_name(to),
-                    received.payload()
-                )
+                let (from, to) = (self.rank_name(from), self.rank_name(to));
+                match sent.tagged(received.tag) == *received {
+                    true => format!(
+                        "a send and its receive have different tags{on}: {from} sends message #{} \
+                         with tag {}, and {to} receives it with tag {}; receive messages in the \
+                         order in which they are sent, with the same tags",
+                        sent.sequence, sent.tag, received.tag
+                    ),
+                    false => format!(
+                        "a send and its receive differ{on}: {from} sends {}, and {to} receives {}; \
+                         pass the same count, type and tag to both",
+                        sent.payload(),
+                        received.payload()
+                    ),
+                }
             }
             _ if !ours.differs_in_counts(theirs) => format!(
                 "the ranks made different calls{on}: {first} {call}; {second} {other}; all ranks \

@@ -204,22 +204,25 @@ fn no_byte_of_a_mismatched_call_is_stored_or_reduced() {
 
 #[test]
 fn receive_that_does_not_match_its_send_is_quoted() {
-    let (ends, took) = run_timed(&World::new(3), |comm| {
-        comm.barrier()?;
-        match comm.rank() {
-            0 => Ok(()),
-            1 => comm.send(&[1u8; 5], 2),
-            _ => comm.recv(&mut [0u8; 6], 1),
-        }?;
-        comm.barrier()
-    });
-    assert!(took < SOON, "it took {took:?}");
-    let Err(error) = &ends[0] else {
-        panic!("no mismatch: {ends:?}");
-    };
-    assert!(error.kind() == ErrorKind::Mismatch, "{error:?}");
-    let text = error.to_string();
-    let expected = "rank 1 sends 5 u8 as message #1, and rank 2 receives 6 u8 as message #1";
-    assert!(text.contains(expected), "{text}");
-    assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+    let counts = "rank 1 sends 5 u8 as message #1, and rank 2 receives 6 u8 as message #1";
+    let tags = "rank 1 sends message #1 with tag 0, and rank 2 receives it with tag 9";
+    for (count, tag, expected) in [(6, 0, counts), (5, 9, tags)] {
+        let (ends, took) = run_timed(&World::new(3), |comm| {
+            comm.barrier()?;
+            match comm.rank() {
+                0 => Ok(()),
+                1 => comm.send(&[1u8; 5], 2),
+                _ => comm.with_tag(tag).recv(&mut vec![0u8; count], 1),
+            }?;
+            comm.barrier()
+        });
+        assert!(took < SOON, "it took {took:?}");
+        let Err(error) = &ends[0] else {
+            panic!("no mismatch: {ends:?}");
+        };
+        assert!(error.kind() == ErrorKind::Mismatch, "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains(expected), "{text}");
+        assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+    }
 }

@@ -96,6 +96,9 @@ class RingtreeBackend(C10dBackend):
         timeout = internals.options_timeout(opts)
         return RingtreeBackend(_part(self.comm, ranks, timeout), timeout)
 
+    def perform_nocolor_split(self, device):
+        """Do nothing. torch calls this method on ranks that are not in a new group."""
+
     def _get_sequence_number_for_group(self):
         return self.sequence
 
@@ -276,10 +279,7 @@ class RingtreeBackend(C10dBackend):
         return self._message(tensors, peer, tag, False)
 
     def recv_anysource(self, tensors, tag=0):
-        raise UsageError(
-            "cannot receive from any rank: a Python backend cannot report the source to torch; "
-            "pass the source rank"
-        )
+        return self._message(tensors, None, tag, False)
 
     def _message(self, tensors, peer, tag, is_sent):
         (tensor,) = tensors

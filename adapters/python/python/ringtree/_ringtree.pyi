@@ -63,6 +63,12 @@ class Work:
     def done(self) -> bool:
         """Same as `is_finished`."""
 
+    @property
+    def source(self) -> int | None:
+        """The rank that sent the message of a `start_recv_any` for which `wait` has returned. None
+        for all other calls, and while the call is in flight.
+        """
+
 @final
 class MessageBatch:
     """A batch of messages, which `Communicator.batch` returns."""
@@ -634,6 +640,13 @@ class Communicator:
         self, buffer: _Buffer, peer: int, *, tag: int = 0, dtype: _Dtype | None = None
     ) -> Work:
         """Start receiving and return a Work. `buffer` contains the message after `wait()` returns."""
+
+    def start_recv_any(
+        self, buffer: _Buffer, *, tag: int = 0, dtype: _Dtype | None = None
+    ) -> Work:
+        """Start receiving from any rank and return a Work. After `wait()` returns, `buffer` contains
+        the message, and `source` of the Work is the rank that sent it.
+        """
 
     def recv_any(self, buffer: _Buffer, *, tag: int = 0, dtype: _Dtype | None = None) -> int:
         """Receive a message from any rank into `buffer` and return the rank that sent it.

@@ -23,6 +23,7 @@ C10dWork = dist._Work
 # The operation type of a Work that is written in Python. Hardly any C++ Work has this type.
 _UNTYPED = 100
 _is_completed_in_cpp = C10dWork.is_completed
+_source_rank_in_cpp = C10dWork._source_rank
 _asked = threading.local()
 
 
@@ -34,16 +35,37 @@ def answers_in_python(work):
 def is_completed(work):
     """Return True if the Work has completed. Replaces the method of torch's Work class.
 
-    torch's method is in C++ and does not call the method of a Work that is written in Python.
-    get_future is the only method that torch forwards to Python. This function therefore sets the
-    attribute `answer` for its thread and calls get_future, which stores the answer in it (see
-    `answer_instead_of_future`). For a Work of another backend, the result is the same as before.
+    torch's method is in C++ and does not call the method of a Work that is written in Python. For a
+    Work of another backend, the result is the same as before.
     """
     if _is_completed_in_cpp(work):
         return True
-    if not answers_in_python(work):
-        return False
-    _asked.answer = None
+    return answers_in_python(work) and bool(_ask(work, "is_completed"))
+
+
+def source_rank(work):
+    """Return the rank that sent a received message. Replaces a method of torch's Work class.
+
+    For a Work of another backend, the result is the same as before.
+    """
+    source = _ask(work, "source_rank") if answers_in_python(work) else None
+    return _source_rank_in_cpp(work) if source is None else source
+
+
+def replace_methods():
+    """Make torch's Work class use `is_completed` and `source_rank`."""
+    C10dWork.is_completed = is_completed
+    C10dWork._source_rank = source_rank
+
+
+def _ask(work, method):
+    """Call a method of a Work that is written in Python, and return the result.
+
+    get_future is the only method that torch forwards to Python. This function therefore stores the
+    name of the method for its thread and calls get_future, which calls the method instead (see
+    `answer_instead_of_future`). Return None if the Work belongs to a different backend.
+    """
+    _asked.method = method
     try:
         work.get_future()
     except RuntimeError as error:
@@ -53,26 +75,24 @@ def is_completed(work):
         if isinstance(error, Error):
             raise
     finally:
+        vars(_asked).pop("method", None)
         answer = vars(_asked).pop("answer", None)
-    return bool(answer)
-
-
-def replace_is_completed():
-    """Make torch's Work class use `is_completed`."""
-    C10dWork.is_completed = is_completed
+    return answer
 
 
 _NO_FUTURE = torch.futures.Future()
 
 
 def answer_instead_of_future(work):
-    """Store the answer if `is_completed` has called get_future, and return a future for its caller.
+    """Call the method that `_ask` wants instead of get_future, and return a future for `_ask`.
 
     Return None if the program itself wants the future.
     """
-    if not hasattr(_asked, "answer"):
+    # The method may run code of the program that wants a future.
+    method = vars(_asked).pop("method", None)
+    if method is None:
         return None
-    _asked.answer = work.is_completed()
+    _asked.answer = getattr(work, method)()
     return _NO_FUTURE
 
 

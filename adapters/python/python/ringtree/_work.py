@@ -65,7 +65,7 @@ _at_exit.append(_waiters.settle)
 os.register_at_fork(after_in_child=_waiters.__init__)
 
 
-internals.replace_is_completed()
+internals.replace_methods()
 
 
 class Span:
@@ -149,6 +149,10 @@ class Work(internals.C10dWork):
 
     def is_success(self):
         return self.is_completed()
+
+    def source_rank(self):
+        """Return the rank that sent the message, or None if this is not a receive from any rank."""
+        return self._running[0].source if self._running else None
 
     def synchronize(self):
         self._end()

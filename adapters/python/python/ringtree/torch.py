@@ -1,8 +1,8 @@
 """The "ringtree" backend for torch.distributed. torch finds it by name, without an import.
 
 Import this module to use `communicator(group)`, which returns the communicator behind a process
-group, and `all_reduce_(tensor)`, which is faster for small calls than going through torch's
-dispatch.
+group, `all_reduce_(tensor)`, which is faster for small calls than going through torch's dispatch,
+and `stand_in_for_gloo()`, which lets programs that know only Gloo use ringtree.
 """
 
 import re
@@ -16,7 +16,7 @@ _FOUND = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 if _FOUND >= TORCH_MIN:
     from ._direct import all_reduce_, communicator
 
-    __all__ = ["all_reduce_", "communicator", "register"]
+    __all__ = ["all_reduce_", "communicator", "register", "stand_in_for_gloo"]
 
 
 def register() -> None:
@@ -24,6 +24,22 @@ def register() -> None:
 
     Raise ImportError if torch is too old.
     """
+    _register("ringtree")
+
+
+def stand_in_for_gloo() -> None:
+    """Let the name "gloo" select ringtree in this process.
+
+    Some frameworks accept only the backends in a list of names, and use "gloo" on CPUs. Call this
+    function before the framework creates a process group. Groups that already exist are unchanged.
+    To run a program without changes, use `python -m ringtree.gloo` instead.
+
+    Raise ImportError if torch is too old.
+    """
+    _register("gloo")
+
+
+def _register(name):
     if _FOUND < TORCH_MIN:
         raise ImportError(
             f"ringtree needs torch 2.14 or later, which supports backends in Python, but torch "
@@ -31,4 +47,4 @@ def register() -> None:
         )
     from . import _backend
 
-    dist.Backend.register_backend("ringtree", _backend.create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(name, _backend.create, extended_api=True, devices=["cpu"])
