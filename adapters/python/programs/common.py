@@ -56,6 +56,12 @@ def mean_over_ranks(loss):
 
 def train(net, optimizer, rank, steps=15):
     """Trains a model. Returns the mean of the last losses, and the seconds of each step."""
+    loss, seconds = train_alone(net, optimizer, rank, steps)
+    return mean_over_ranks(loss), seconds[WARM_UP_STEPS:]
+
+
+def train_alone(net, optimizer, rank, steps):
+    """Trains a model. Returns this rank's last loss, and the seconds of each step."""
     seconds = []
     for step in range(steps):
         inputs, targets = batch(step, rank)
@@ -65,7 +71,7 @@ def train(net, optimizer, rank, steps=15):
         optimizer.step()
         optimizer.zero_grad()
         seconds.append(time.perf_counter() - began)
-    return mean_over_ranks(loss.item()), seconds[WARM_UP_STEPS:]
+    return loss.item(), seconds
 
 
 def digest(tensors):

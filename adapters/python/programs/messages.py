@@ -1,0 +1,65 @@
+"""Messages: a ring, receives before sends, objects, any sender, and tags in another order."""
+
+import time
+
+import torch
+import torch.distributed as dist
+
+import common
+
+rank, world = common.start()
+AFTER, BEFORE = (rank + 1) % world, (rank - 1) % world
+
+
+def ring():
+    seconds = []
+    for _ in range(30):
+        own, found = torch.full((65536,), float(rank)), torch.empty(65536)
+        began = time.perf_counter()
+        ends = [dist.P2POp(dist.isend, own, AFTER), dist.P2POp(dist.irecv, found, BEFORE)]
+        for work in dist.batch_isend_irecv(ends):
+            work.wait()
+        seconds.append(time.perf_counter() - began)
+    return common.mean_over_ranks(found.sum() - 65536 * BEFORE), seconds
+
+
+def receive_first():
+    found = torch.empty(8)
+    works = [dist.irecv(found, BEFORE), dist.isend(torch.full((8,), float(rank)), AFTER)]
+    for work in works:
+        work.wait()
+    return common.mean_over_ranks(found[0]), []
+
+
+def objects():
+    found = [torch.ones(3), "text"]
+    if rank == 0:
+        dist.send_object_list(found, 1)
+    elif rank == 1:
+        dist.recv_object_list(found, 0)
+    return found[1], []
+
+
+def any_sender():
+    one = torch.full((1,), float(rank))
+    if rank > 0:
+        return dist.send(one, 0), []
+    return sorted(dist.recv(one) for _ in range(world - 1)), []
+
+
+def tags():
+    numbers = [torch.full((4,), float(tag)) for tag in range(3)]
+    if rank == 0:
+        works = [dist.isend(each, 1, tag=tag) for tag, each in enumerate(numbers)]
+    else:
+        in_turn = reversed(range(3)) if rank == 1 else ()
+        works = [dist.irecv(numbers[tag].zero_(), 0, tag=tag) for tag in in_turn]
+    for work in works:
+        work.wait()
+    return sum(each.sum().item() for each in numbers), []
+
+
+# The last case ends the group if messages must be received in the order in which they were sent.
+for case in ring, receive_first, objects, any_sender, tags:
+    common.run(f"messages, {case.__name__.replace('_', ' ')}", case)
+dist.destroy_process_group()
