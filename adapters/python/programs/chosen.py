@@ -1,7 +1,7 @@
 """How the programs of frameworks get the backend, and a check that they use it.
 
-By default, the framework creates the group, by the name in PROGRAM_BACKEND. If PROGRAM_GROUP is set,
-the program creates the group first, and the framework uses it.
+By default, the framework creates the group and gets the name in PROGRAM_BACKEND. If PROGRAM_GROUP
+is set, the program creates the group first, and the framework uses it.
 """
 
 import os
@@ -12,7 +12,7 @@ import torch.distributed as dist
 import common
 
 IS_FIRST = bool(os.environ.get("PROGRAM_GROUP"))
-# The runner sets PROGRAM_LIBRARY, because with the stand-in for Gloo the name does not say it.
+# With the stand-in for Gloo, the backend's name is "gloo", but the library is ringtree.
 LIBRARY = os.environ.get("PROGRAM_LIBRARY", common.BACKEND)
 
 

@@ -1,0 +1,59 @@
+"""The programs to run, and the packages that they need."""
+
+from dataclasses import dataclass
+
+GLOO, RINGTREE = "gloo", "ringtree"
+BACKENDS = (GLOO, RINGTREE)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, and how it gets the backend.
+
+    *name* gives it the name "gloo" or "ringtree". *group* makes it create the process group before
+    the framework does. *stand-in* runs it with the name "gloo" in both cases, once with
+    `python -m ringtree.gloo`.
+    """
+
+    file: str
+    package: str = "torch"
+    way: str = "name"
+    options: tuple = ()
+    seconds: int = 180
+
+    @property
+    def key(self):
+        return self.file if self.way == "name" else f"{self.file}:{self.way}"
+
+    def variables(self, backend):
+        name = GLOO if self.way == "stand-in" else backend
+        found = {"PROGRAM_BACKEND": name, "PROGRAM_LIBRARY": backend}
+        return {**found, "PROGRAM_GROUP": "1"} if self.way == "group" else found
+
+    def arguments(self, backend, folder):
+        is_stand_in = self.way == "stand-in" and backend == RINGTREE
+        module = ["-m", "ringtree.gloo"] if is_stand_in else []
+        return [*self.options, *module, str(folder / f"{self.file}.py")]
+
+
+TORCH_ONLY = ("ddp", "fsdp2", "tensor_parallel", "pipeline", "checkpoint")
+PROGRAMS = (
+    *(Program(file) for file in ("ddp", "ddp_models", "hooks", "powersgd", "zero")),
+    *(Program(file) for file in ("fsdp2", "fsdp1", "tensor_parallel", "dtensor", "pipeline")),
+    *(Program(file) for file in ("checkpoint", "calls", "messages", "devices", "detail")),
+    Program("compiled", seconds=400),
+    Program("restart", options=("--max-restarts", "1")),
+    Program("spawn"),
+    Program("with_accelerate", "accelerate", "group"),
+    Program("with_accelerate", "accelerate", "stand-in"),
+    Program("with_trainer", "transformers", "group", seconds=400),
+    Program("with_trainer", "transformers", "stand-in", seconds=400),
+    Program("with_fabric", "lightning"),
+    Program("with_lightning", "lightning"),
+    Program("with_ignite", "pytorch-ignite", "stand-in"),
+    Program("with_deepspeed", "deepspeed", seconds=300),
+    Program("with_torchft", "torchft-nightly"),
+    Program("torchft_death", "torchft-nightly"),
+    Program("with_ray", "ray"),
+)
+PACKAGES = tuple(dict.fromkeys([*(program.package for program in PROGRAMS), "peft"]))

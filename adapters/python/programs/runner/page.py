@@ -1,0 +1,99 @@
+"""Writes docs/programs.md from the kept results."""
+
+import re
+
+from catalog import PROGRAMS
+from results import TIMED_ROUNDS_MIN, TOLERANCE, outcomes
+
+HEAD = """# What runs on it
+
+The programs on this page use interfaces of other projects. `adapters/python/run_programs` runs each
+of them with Gloo and with ringtree, and writes this page. Only the backend differs. You find the
+programs in [adapters/python/programs](../adapters/python/programs).
+
+```console
+$ adapters/python/run_programs --rounds 3      # all programs
+$ adapters/python/run_programs ddp with_ray    # again, only these two
+$ adapters/python/run_programs --torch-only    # a short check of five programs that need only torch
+```
+
+- *Result*: the last loss, or another value that must not depend on the backend. "Same" means equal
+  bits. A number is the relative difference. A difference above {tolerance:g} is a failure.
+- *Time*: the median time of a step, divided by Gloo's. Below 1, ringtree is faster. All ranks run
+  on one machine, and the runs alternate between the backends. Each ratio is from at least {rounds}
+  rounds; the table omits the others.
+- *Group first*: the program calls `init_process_group` before it uses the framework.
+- *Stand-in*: the program uses the name "gloo" and runs with `python -m ringtree.gloo`.
+"""
+WAYS = {"name": "", "group": " (group first)", "stand-in": " (stand-in)"}
+
+
+def plain(text, length=220):
+    """Shortens a text, and escapes the characters that have a meaning in Markdown."""
+    line = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
+    line = line if len(line) <= length else line[: length - 3] + "..."
+    return re.sub(r"([\\<*_|\[\]`])", r"\\\1", line)
+
+
+def result_cell(outcome):
+    if outcome is None:
+        return ""
+    if outcome.gloo_error and outcome.error:
+        return "both fail"
+    if outcome.gloo_error:
+        return "passes, Gloo fails"
+    if outcome.error:
+        return "**fails**"
+    if outcome.differs:
+        return "**differs**"
+    return f"{outcome.difference:.0e}" if outcome.difference else "same"
+
+
+def time_cell(outcome):
+    return f"{outcome.ratio:.2f}" if outcome is not None and outcome.ratio else ""
+
+
+def failures_of(name, ranks, outcome):
+    """Yields a line for each backend that fails."""
+    for backend, error in (("Gloo", outcome.gloo_error), ("ringtree", outcome.error)):
+        if error:
+            yield f"- {name}, {ranks} ranks, {backend}: {plain(error)}\n"
+    if outcome.differs and not (outcome.gloo_error or outcome.error):
+        yield f"- {name}, {ranks} ranks: the results differ by {outcome.difference:.1e}\n"
+
+
+def rows_of(results, program, sizes):
+    """Returns the rows of a program, and lines for its failures."""
+    by_size = {size: outcomes(results, program, size) for size in sizes}
+    cases = dict.fromkeys(each.case for found in by_size.values() for each in found)
+    rows, failures = "", []
+    for case in cases:
+        found = [next((e for e in by_size[size] if e.case == case), None) for size in sizes]
+        name = plain(case) + WAYS[program.way]
+        cells = [*map(result_cell, found), *map(time_cell, found)]
+        rows += f"| {name} | {' | '.join(cells)} |\n"
+        for size, each in zip(sizes, found):
+            failures.extend(failures_of(name, size, each) if each else ())
+    return rows, failures
+
+
+def written(results, sizes):
+    """Returns the text of the page."""
+    page = HEAD.format(tolerance=TOLERANCE, rounds=TIMED_ROUNDS_MIN)
+    head = [f"Result, {size} ranks" for size in sizes] + [f"Time, {size} ranks" for size in sizes]
+    table = f"| Program | {' | '.join(head)} |\n|---|{'---|' * len(sizes)}{'--:|' * len(sizes)}\n"
+    failures = []
+    for package in dict.fromkeys(program.package for program in PROGRAMS):
+        rows = ""
+        for program in PROGRAMS:
+            if program.package == package:
+                more, faults = rows_of(results, program, sizes)
+                rows += more
+                failures += faults
+        if rows:
+            names = [package, "peft"] if package == "transformers" else [package]
+            titles = [f"{name} {results.versions.get(name, '')}".split("+")[0] for name in names]
+            page += f"\n## {', '.join(titles)}\n\n{table}{rows}"
+    if failures:
+        page += "\n## Failures\n\n" + "".join(failures)
+    return page

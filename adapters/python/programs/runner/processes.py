@@ -1,0 +1,117 @@
+"""Starts programs with a time limit, and stops every process that they leave behind."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+# The time that torchrun has to stop its processes before they are killed.
+GRACE_SECONDS = 10
+# Marks all descendants of a run, including those in sessions of their own.
+MARK = "PROGRAM_RUN"
+VARIABLES = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "RINGTREE_INTERFACE": "lo",
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+def marked(mark):
+    """Yields the ids of the processes whose environment contains the mark."""
+    wanted = f"{MARK}={mark}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if wanted in path.read_bytes().split(b"\0"):
+                yield int(path.parent.name)
+
+
+def kill_marked(mark):
+    while ids := list(marked(mark)):
+        for each in ids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def run(arguments, ranks, variables, log, seconds):
+    """Runs torchrun with these arguments. Returns its exit code, or None after a timeout."""
+    mark = uuid.uuid4().hex
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    with open(log, "w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *launcher, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **VARIABLES, **variables, MARK: mark},
+            start_new_session=True,
+        )
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
+        return None
+    finally:
+        kill_marked(mark)
+        process.wait()
+
+
+def cause(code, text):
+    """Returns why a program has ended without all of its results."""
+    if code is None:
+        return "time limit"
+    if found := re.search(r"Signal \d+ \((\w+)\)", text):
+        return f"a process is killed by {found[1]}"
+    return f"exit code {code}" if code else "no result"
+
+
+def results(text):
+    """Returns the results in a program's output: a value and milliseconds, or an error."""
+    found = {}
+    for line in re.finditer(r"(RESULT|FAILED) (?=\{)", text):
+        # Lines of several ranks can be joined.
+        with contextlib.suppress(json.JSONDecodeError):
+            entry, _ = json.JSONDecoder().raw_decode(text, line.end())
+            if line[1] == "FAILED":
+                error = {"error": f"{entry['error']} ({entry['at']})"}
+                if "error" not in found.get(entry["case"], {}):
+                    found[entry["case"]] = error
+            elif entry["case"] not in found:
+                found[entry["case"]] = {"value": entry["value"], "ms": entry["ms"]}
+    return found
+
+
+def run_program(program, backend, ranks, logs, folder):
+    """Runs a program. Returns its results by case, and why it failed as a whole, or None."""
+    log = logs / f"{program.key.replace(':', '_')}.{ranks}.{backend}.log"
+    arguments = program.arguments(backend, folder)
+    code = run(arguments, ranks, program.variables(backend), log, program.seconds)
+    text = log.read_text(errors="replace")
+    found = results(text)
+    is_failed = code != 0 or not found
+    return {"cases": found, "failure": cause(code, text) if is_failed else None}
+
+
+@contextlib.contextmanager
+def neighbors(count):
+    """Runs busy loops of the same priority until the block ends."""
+    loop = [sys.executable, "-c", "while True: pass"]
+    started = [subprocess.Popen(loop) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
