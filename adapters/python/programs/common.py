@@ -1,4 +1,4 @@
-"""What the programs share: a model, data, a training loop, and one line per result.
+"""The model, data, training loop and result lines that the programs share.
 
 The runner sets PROGRAM_BACKEND to the backend's name. Otherwise, a program is the same for Gloo and
 for ringtree.
@@ -92,7 +92,7 @@ def report(name, value, seconds=(), rank=None):
 
 
 def run(name, case):
-    """Runs a case, which returns a value and seconds. Prints an error and goes on if it fails.
+    """Runs a case, which returns a value and seconds. If it fails, prints the error and returns.
 
     Skips the case if PROGRAM_CASE is set to something that its name does not contain.
     """

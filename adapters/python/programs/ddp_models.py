@@ -1,4 +1,4 @@
-"""DistributedDataParallel with unusual models: unused parameters, buffers, sparse gradients, bf16."""
+"""DDP with unusual models: unused parameters, buffers, sparse gradients, bf16, uneven inputs."""
 
 import torch
 import torch.distributed as dist
