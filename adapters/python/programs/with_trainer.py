@@ -16,8 +16,7 @@ torch.cuda.is_current_stream_capturing = lambda: False
 SIZES = dict(hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4)
 LORA = dict(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights="gaussian")
 OPTIONS = dict(use_cpu=True, per_device_train_batch_size=4, max_steps=15, learning_rate=1e-3)
-SAVING = dict(save_steps=10, logging_steps=5, eval_strategy="steps", eval_steps=10)
-QUIET = dict(report_to=[], disable_tqdm=True)
+SAVING = dict(save_steps=10, eval_strategy="steps", eval_steps=10, report_to=[])
 
 
 class Clock(TrainerCallback):
@@ -45,7 +44,7 @@ def trained(has_adapters=False, **more):
     named = {} if chosen.IS_FIRST else {"ddp_backend": common.BACKEND}
     clock = Clock()
     with tempfile.TemporaryDirectory() as place:
-        arguments = TrainingArguments(place, **OPTIONS, **SAVING, **QUIET, **named, **more)
+        arguments = TrainingArguments(place, **OPTIONS, **SAVING, **named, **more)
         trainer = Trainer(net, arguments, None, data(320), data(64), callbacks=[clock])
         trainer.train()
         loss = trainer.evaluate()["eval_loss"]
@@ -55,8 +54,7 @@ def trained(has_adapters=False, **more):
 
 
 chosen.create_group_if_first()
-SHARDED = dict(fsdp="full_shard", fsdp_config={"fsdp_version": 2})
 common.run("Trainer", trained)
 common.run("Trainer, bf16", lambda: trained(bf16=True, gradient_accumulation_steps=2))
 common.run("Trainer, LoRA", lambda: trained(has_adapters=True))
-common.run("Trainer, FSDP2", lambda: trained(**SHARDED))
+common.run("Trainer, FSDP2", lambda: trained(fsdp="full_shard", fsdp_config={"fsdp_version": 2}))
