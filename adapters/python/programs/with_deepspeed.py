@@ -11,6 +11,9 @@ import deepspeed
 import chosen
 import common
 
+# DeepSpeed would compile a shared-memory all-reduce for inference, which training does not use.
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
 
 def configuration(stage):
     optimizer = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}}
