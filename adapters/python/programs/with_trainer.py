@@ -16,7 +16,7 @@ torch.cuda.is_current_stream_capturing = lambda: False
 SIZES = dict(hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4)
 LORA = dict(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights="gaussian")
 OPTIONS = dict(use_cpu=True, per_device_train_batch_size=4, max_steps=15, learning_rate=1e-3)
-SAVING = dict(save_steps=10, eval_strategy="steps", eval_steps=10, report_to=[])
+SAVING = dict(save_steps=10, eval_strategy="steps", eval_steps=10, report_to=[], disable_tqdm=True)
 
 
 class Clock(TrainerCallback):
