@@ -1,4 +1,4 @@
-"""Collectives that training seldom uses: objects, uneven lists, groups, coalescing, autograd."""
+"""Collectives that training seldom uses: uneven lists, groups, coalescing, autograd."""
 
 from datetime import timedelta
 
@@ -9,15 +9,6 @@ import torch.distributed.nn.functional as differentiable
 import common
 
 rank, world = common.start()
-
-
-def objects():
-    found = [None] * world
-    dist.all_gather_object(found, {"rank": rank, "text": "y" * 1000 * rank})
-    own = [None]
-    dist.scatter_object_list(own, [[each] for each in range(world)] if rank == 0 else None)
-    assert own == [[rank]]
-    return [each["rank"] for each in found], []
 
 
 def uneven():
@@ -61,6 +52,6 @@ def monitored():
     return dist.monitored_barrier(timeout=timedelta(seconds=20)), []
 
 
-for case in objects, uneven, uneven_lists, coalesced, subgroups, gradients, monitored:
+for case in uneven, uneven_lists, coalesced, subgroups, gradients, monitored:
     common.run(f"calls, {case.__name__.replace('_', ' ')}", case)
 dist.destroy_process_group()

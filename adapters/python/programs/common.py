@@ -74,6 +74,16 @@ def train_alone(net, optimizer, rank, steps):
     return loss.item(), seconds
 
 
+def timed(step, count):
+    """Calls a function with the numbers of `count` steps. Returns its last result, and seconds."""
+    seconds = []
+    for at in range(count):
+        began = time.perf_counter()
+        found = step(at)
+        seconds.append(time.perf_counter() - began)
+    return found, seconds[WARM_UP_STEPS:]
+
+
 def digest(tensors):
     """Returns a digest of the tensors' bytes."""
     found = hashlib.sha256()

@@ -47,9 +47,8 @@ def bf16():
 
 def uneven():
     net = DistributedDataParallel(common.model(64, 1))
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
     with Join([net]):
-        common.train_alone(net, optimizer, rank, 4 + rank)
+        common.train_alone(net, torch.optim.SGD(net.parameters(), 0.1), rank, 4 + rank)
     return float(sum(each.double().sum() for each in net.parameters())), []
 
 

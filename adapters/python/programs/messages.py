@@ -1,4 +1,4 @@
-"""Messages: a ring, receives before sends, objects, any sender, and tags in another order."""
+"""Messages: a ring, receives before sends, any sender, and tags in another order."""
 
 import time
 
@@ -31,15 +31,6 @@ def receive_first():
     return common.mean_over_ranks(found[0]), []
 
 
-def objects():
-    found = [torch.ones(3), "text"]
-    if rank == 0:
-        dist.send_object_list(found, 1)
-    elif rank == 1:
-        dist.recv_object_list(found, 0)
-    return found[1], []
-
-
 def any_sender():
     one = torch.full((1,), float(rank))
     if rank > 0:
@@ -60,6 +51,6 @@ def tags():
 
 
 # The last case ends the group if messages must be received in the order in which they were sent.
-for case in ring, receive_first, objects, any_sender, tags:
+for case in ring, receive_first, any_sender, tags:
     common.run(f"messages, {case.__name__.replace('_', ' ')}", case)
 dist.destroy_process_group()

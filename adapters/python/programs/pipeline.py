@@ -1,7 +1,5 @@
 """Pipeline parallelism with four schedules."""
 
-import time
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -29,21 +27,22 @@ def trained(schedule, per_rank=1):
     steps, parts = scheduled(schedule, per_rank)
     own = [each for part in parts[rank::world] for each in part.parameters()]
     optimizer = torch.optim.SGD(own, 0.1)
-    seconds = []
-    for step in range(12):
-        generator = torch.Generator().manual_seed(step)
+
+    def step(at):
+        generator = torch.Generator().manual_seed(at)
         inputs, targets = (torch.randn(64, 256, generator=generator) for _ in range(2))
         losses = []
-        began = time.perf_counter()
         arguments = (inputs,) if rank == 0 else ()
         options = dict(target=targets, losses=losses) if rank == world - 1 else {}
         steps.step(*arguments, **options)
         optimizer.step()
         optimizer.zero_grad()
-        seconds.append(time.perf_counter() - began)
+        return losses
+
+    losses, seconds = common.timed(step, 12)
     last = torch.stack(losses).mean().detach() if losses else torch.zeros(())
     dist.broadcast(last, world - 1)
-    return last.item(), seconds[common.WARM_UP_STEPS :]
+    return last.item(), seconds
 
 
 common.run("pipeline, GPipe", lambda: trained(pipelining.ScheduleGPipe))

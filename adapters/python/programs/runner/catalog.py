@@ -40,7 +40,8 @@ TORCH_ONLY = ("ddp", "fsdp2", "tensor_parallel", "pipeline", "checkpoint")
 PROGRAMS = (
     *(Program(file) for file in ("ddp", "ddp_models", "hooks", "powersgd", "zero")),
     *(Program(file) for file in ("fsdp2", "fsdp1", "tensor_parallel", "dtensor", "pipeline")),
-    *(Program(file) for file in ("checkpoint", "calls", "messages", "devices", "detail")),
+    *(Program(file) for file in ("checkpoint", "calls", "objects", "messages", "devices")),
+    Program("detail"),
     Program("compiled", seconds=400),
     Program("restart", options=("--max-restarts", "1")),
     Program("spawn"),
