@@ -7,8 +7,9 @@ import torch.distributed as dist
 
 from . import _torch_internals as internals
 from . import init
-from ._plan import DTYPES, Plan, memory_of, write_back
+from ._plan import Plan, memory_of, write_back
 from ._sparse import reduce_sparse
+from ._tensors import DTYPES, Store
 from ._torch_internals import C10dBackend, ErrorType
 from ._work import Group, Work, span
 from .errors import DeadlineError, Error, UsageError
@@ -16,22 +17,6 @@ from .errors import DeadlineError, Error, UsageError
 # The backends that have not been shut down. torch's wrapper for TORCH_DISTRIBUTED_DEBUG=DETAIL
 # keeps only the C++ part of a backend alive, but it calls the methods of the Python object.
 _open = set()
-
-
-class _Store:
-    """An adapter from torch's store to ringtree.Store."""
-
-    def __init__(self, store):
-        self._store = store
-
-    def set(self, key, value):
-        self._store.set(key, value)
-
-    def get(self, key, at_most):
-        return self._store.get(key) if self._store.check([key]) else None
-
-    def add(self, key, amount):
-        return self._store.add(key, amount)
 
 
 class RingtreeBackend(C10dBackend):
@@ -337,7 +322,7 @@ def create(opts, backend_options=None):
             opts.group_rank,
             opts.group_size,
             local=_local(opts.group_rank, opts.group_size),
-            store=_Store(opts.store),
+            store=Store(opts.store),
             timeout=_seconds(opts.timeout),
         )
     return RingtreeBackend(comm, opts.timeout)

@@ -4,27 +4,9 @@ import torch
 import torch.distributed as dist
 
 from . import _torch_internals as internals
+from ._tensors import DTYPES
 from ._work import Work, span
 from .errors import Error, UsageError
-
-# The ringtree type for each torch type, and the number of ringtree elements per torch element.
-DTYPES = {
-    torch.float32: ("f32", 1),
-    torch.float64: ("f64", 1),
-    torch.float16: ("f16", 1),
-    torch.bfloat16: ("bf16", 1),
-    torch.int8: ("i8", 1),
-    torch.uint8: ("u8", 1),
-    torch.int16: ("i16", 1),
-    torch.uint16: ("u16", 1),
-    torch.int32: ("i32", 1),
-    torch.uint32: ("u32", 1),
-    torch.int64: ("i64", 1),
-    torch.uint64: ("u64", 1),
-    torch.bool: ("u8", 1),
-    torch.complex64: ("f32", 2),
-    torch.complex128: ("f64", 2),
-}
 
 # torch's operators, keyed by ringtree's names; and ringtree's names, keyed by torch's numbers.
 OPERATORS = {

@@ -1,0 +1,33 @@
+"""A platform plug-in that makes vLLM's CPU workers communicate over ringtree.
+
+    VLLM_PLUGINS=ringtree vllm serve MODEL --tensor-parallel-size 2
+
+vLLM loads only the plug-ins that this variable names, so add any others that you use, separated by
+commas. Without the variable, vLLM works as if ringtree were not installed. vLLM ignores all
+platform plug-ins if VLLM_TARGET_DEVICE=cpu is set.
+"""
+
+import warnings
+
+from vllm import envs
+
+NAME = "ringtree"
+
+
+def platform() -> str | None:
+    """Return the name of the platform's class if VLLM_PLUGINS names this plug-in, otherwise None.
+
+    Warn and return None if this build of vLLM is not for CPUs.
+    """
+    if NAME not in (envs.VLLM_PLUGINS or ()):
+        return None
+    # vLLM determines its platform with this call, so these modules cannot be imported earlier.
+    from vllm.platforms import cpu_platform_plugin
+
+    if cpu_platform_plugin() is None:
+        warnings.warn(
+            f"VLLM_PLUGINS names {NAME}, which needs a build of vLLM for CPUs; vLLM ignores it",
+            stacklevel=1,
+        )
+        return None
+    return f"{__name__}.platform.RingtreePlatform"
