@@ -58,14 +58,22 @@ def test_platform_is_used_only_if_named(plugins):
     assert ("RingtreePlatform" in last) == is_named and last.endswith(" True")
 
 
+MODES = {
+    "tensors": ["--enforce-eager"],
+    "compiled": [],
+    "layers": ["--tensor-parallel-size=1", "--pipeline-parallel-size=2"],
+}
+
+
 @needs_vllm
-@pytest.mark.parametrize("more", [["--eager"], [], ["--pipeline"]])
+@pytest.mark.parametrize("more", MODES.values(), ids=MODES)
 def test_generated_tokens_equal_those_with_gloo(tmp_path, more):
     program = HERE.parent / "programs" / "vllm_serve.py"
-    sizes = "--layers 2 --batch 1 3 --tokens 6 --repeat 1".split()
+    fixed = ["--model", tmp_path / "model", "--layers=2", "--tokens=6", "--repeat=1"]
+    gloo = ["--worker-cls", "vllm_serve.GlooWorker"]
     found = {}
-    for plugins, way in {"ringtree": [], "": ["--gloo"]}.items():
-        out = output(plugins, program, tmp_path / "model", *sizes, *more, *way)
+    for plugins, way in {"ringtree": [], "": gloo}.items():
+        out = output(plugins, program, *fixed, *more, *way)
         lines = [line for line in out.splitlines() if line.startswith("batch ")]
         found[plugins] = [line.split()[-1] for line in lines]
         assert ("communicates over ringtree: " in out) == (plugins == "ringtree")
