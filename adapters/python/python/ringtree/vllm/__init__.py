@@ -14,7 +14,7 @@ from vllm import envs
 NAME = "ringtree"
 
 
-def platform() -> str | None:
+def plugin() -> str | None:
     """Return the name of the platform's class if VLLM_PLUGINS names this plug-in, otherwise None.
 
     Warn and return None if this build of vLLM is not for CPUs.
