@@ -49,7 +49,7 @@ def replace_vllm():
 
 
 def communicator(name):
-    from ringtree.vllm.communicator import RingtreeCommunicator
+    from ringtree.vllm._communicator import RingtreeCommunicator
 
     group = dist.new_group(backend="gloo")
     return RingtreeCommunicator(group, torch.device("cpu"), group, name)

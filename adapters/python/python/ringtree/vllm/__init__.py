@@ -30,4 +30,4 @@ def plugin() -> str | None:
             stacklevel=1,
         )
         return None
-    return f"{__name__}.platform.RingtreePlatform"
+    return f"{__name__}._platform.RingtreePlatform"

@@ -10,4 +10,4 @@ class RingtreePlatform(resolve_obj_by_qualname(cpu_platform_plugin())):
     @classmethod
     def get_device_communicator_cls(cls) -> str:
         """Return the name of the communicator's class."""
-        return "ringtree.vllm.communicator.RingtreeCommunicator"
+        return "ringtree.vllm._communicator.RingtreeCommunicator"
