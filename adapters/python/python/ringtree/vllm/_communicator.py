@@ -1,9 +1,11 @@
 """The communicator of a group of vLLM's workers."""
 
+import os
 import weakref
 
 import torch
 from torch.compiler import is_compiling
+from torch.distributed.constants import default_pg_timeout
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 from vllm.distributed.utils import get_distributed_timeout_or_none
 from vllm.logger import init_logger
@@ -22,7 +24,7 @@ class RingtreeCommunicator(CpuCommunicator):
     """The device communicator of a vLLM group. vLLM defines the methods and their arguments.
 
     Ranks are those of the group. The ranks connect through the store of vLLM's process group. Calls
-    use vLLM's `distributed_timeout_seconds` as their timeout, if it is set.
+    have the timeout that they would have with Gloo, unless RINGTREE_TIMEOUT_MS is set.
     """
 
     def __init__(self, cpu_group, device=None, device_group=None, unique_name="", **more):
@@ -32,12 +34,13 @@ class RingtreeCommunicator(CpuCommunicator):
         super().__init__(cpu_group, device, device_group, hidden, **more)
         self.unique_name = unique_name
         self.supports_tensor_dict = True
-        timeout = get_distributed_timeout_or_none()
+        timeout = get_distributed_timeout_or_none() or default_pg_timeout
+        has_setting = "RINGTREE_TIMEOUT_MS" in os.environ
         self.comm = init(
             self.rank_in_group,
             self.world_size,
             store=Store(cpu_group.get_group_store()),
-            timeout=None if timeout is None else timeout.total_seconds(),
+            timeout=None if has_setting else timeout.total_seconds(),
         ).with_name(unique_name)
         _groups[unique_name] = self
         _logger.info("Group %s communicates over ringtree: %s", unique_name, self.comm.info())
