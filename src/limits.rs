@@ -224,6 +224,17 @@ pub const SPIN_PASSES: u32 = 20;
 /// therefore low. Even so, 4 ranks on 2 cores that communicate over TCP are no slower than they
 /// would be with three times as many passes.
 pub const YIELD_PASSES: u32 = 300;
+/// Maximum time that a yield takes while only waiting ranks share the core. If a yield takes
+/// longer, another thread computes on the core. The scheduler lets each such thread run for
+/// milliseconds.
+pub const YIELD_MAX: Duration = Duration::from_millis(1);
+/// Time for which a waiting rank does not yield after a yield has taken longer than [`YIELD_MAX`].
+/// It doubles, up to [`CROWDED_MAX`], each time that the next yields are no better.
+pub const CROWDED_MIN: Duration = Duration::from_millis(50);
+/// Maximum time for which a waiting rank does not yield. With four computing threads on the core, a
+/// yield takes 12 ms or more, so the yields that find out whether the core is free take less than
+/// one percent of the time.
+pub const CROWDED_MAX: Duration = Duration::from_millis(3200);
 /// Number of passes over the in-flight operations that a background thread makes before it turns to
 /// its other tasks.
 pub const BACKGROUND_PASSES: u32 = 64;

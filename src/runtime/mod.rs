@@ -13,6 +13,7 @@
 //! - [`locked`] defines the locked engine. [`user_code`] calls *user code*, which is code of the
 //!   program that uses this library.
 //! - [`host`] defines the environment of a rank, which is a [`process`] or the simulator.
+//! - [`crowding`] decides whether a waiting rank may yield its core.
 //! - [`local`] connects the ranks that share memory. These ranks wake each other through doorbells.
 //! - [`fork_guard`] guards the runtime and rejects calls from forked children.
 //!
@@ -28,6 +29,7 @@
 
 mod background;
 mod channels;
+pub(crate) mod crowding;
 pub(crate) mod fork_guard;
 mod groups;
 pub(crate) mod host;

@@ -4,6 +4,7 @@
 use super::Runtime;
 use super::background::{Background, Reach};
 use super::channels::{Known, channel_number, group_of};
+use super::crowding::Crowding;
 use super::host::{Host, Waited};
 use super::local::LocalRanks;
 use super::user_code::Foreign;
@@ -166,12 +167,27 @@ pub(crate) struct ProcessHost {
     pub(crate) start: Instant,
     /// `true` if every rank on this machine has its own core.
     pub(crate) has_own_core: bool,
+    pub(crate) crowding: Crowding,
     pub(crate) rank: usize,
     /// Callback that returns `true` if the user has interrupted the calling thread.
     pub(crate) interrupt: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     pub(crate) events: EventQueue,
     /// Descriptor of the file for reports to the launcher.
     pub(crate) report_fd: Option<RawFd>,
+}
+
+impl ProcessHost {
+    /// Yields the core and returns `true`. Returns `false` without yielding if this rank should
+    /// sleep instead, because another program has been computing on its cores.
+    fn yields(&self) -> bool {
+        let before = self.now();
+        if !self.crowding.may_yield(before) {
+            return false;
+        }
+        std::thread::yield_now();
+        self.crowding.yielded(before, self.now());
+        true
+    }
 }
 
 impl Host for ProcessHost {
@@ -189,8 +205,7 @@ impl Host for ProcessHost {
         if idle_passes <= spins {
             std::hint::spin_loop();
             Waited::Briefly
-        } else if idle_passes <= spins + YIELD_PASSES {
-            std::thread::yield_now();
+        } else if idle_passes <= spins + YIELD_PASSES && self.yields() {
             Waited::Briefly
         } else if self.shared.arm() {
             // Poll once more, now that the doorbell is armed.
@@ -303,10 +318,9 @@ impl Host for ProcessHost {
         let spins = if self.has_own_core { CALL_SPINS } else { 0 };
         if fruitless <= spins {
             std::hint::spin_loop();
-        } else {
-            std::thread::yield_now();
+            return true;
         }
-        fruitless <= spins + CALL_YIELDS
+        fruitless <= spins + CALL_YIELDS && self.yields()
     }
 
     fn disarm(&self) {

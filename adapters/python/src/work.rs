@@ -120,8 +120,8 @@ impl Work {
         self.done(py)
     }
 
-    /// The rank that sent the message of a `start_recv_any` for which `wait` has returned. None for
-    /// all other calls, and while the call is in flight.
+    /// The rank that sent the message of a `start_recv_any` for which `wait` has returned. None
+    /// for all other calls, and while the call is in flight.
     #[getter]
     fn source(&self) -> Option<usize> {
         self.sender.as_ref()?.get().copied()

@@ -12,6 +12,7 @@ use crate::link::tcp::Reactor;
 use crate::plan::internal::topology::at_sites;
 use crate::plan::{Algorithm, TuningTable};
 use crate::protocol::members::Members;
+use crate::runtime::crowding::Crowding;
 use crate::runtime::fork_guard::RuntimeHandle;
 use crate::runtime::local::LocalRanks;
 use crate::runtime::process::{Callbacks, ProcessHost, Shared};
@@ -126,6 +127,7 @@ fn host_of(
         shared: Arc::clone(shared),
         start: Instant::now(),
         has_own_core: local_count <= cores,
+        crowding: Crowding::default(),
         rank,
         interrupt: settings.start.interrupt.clone(),
         events: EventQueue::new(),
