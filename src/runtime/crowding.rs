@@ -2,7 +2,7 @@
 //!
 //! A yield is the fastest way to wait for another rank that needs the same core: it takes less than
 //! a microsecond if no other thread can run. But if another program computes on the core, the
-//! scheduler lets that program run for its whole slice, even if the awaited data arrives in the
+//! scheduler lets that program run for its whole slice, even if the data arrives in the
 //! meantime. A rank that sleeps is woken by the data and then runs before that program.
 
 use crate::limits::{CROWDED_MAX, CROWDED_MIN, YIELD_MAX};
