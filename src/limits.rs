@@ -61,6 +61,9 @@ pub const SEND_GRAIN_BYTES: usize = 64 << 10;
 /// Maximum time that a rank waits, after a link has closed, for a goodbye message that would
 /// explain why.
 pub const GOODBYE_GRACE: Duration = Duration::from_millis(150);
+/// Maximum time that a rank that has received data of a different call waits for the error of the
+/// peer, which compares the calls of both ranks.
+pub const COMPARISON_GRACE: Duration = Duration::from_secs(3);
 /// Number of past calls that a rank remembers for each communicator. It needs this record to answer
 /// peers that ask which call it made.
 pub const CALLS_REMEMBERED: usize = 256;
@@ -230,7 +233,7 @@ pub const YIELD_PASSES: u32 = 300;
 pub const YIELD_MAX: Duration = Duration::from_millis(1);
 /// Time for which a waiting rank does not yield after a yield has taken longer than [`YIELD_MAX`].
 /// It doubles, up to [`CROWDED_MAX`], each time that the next yields are no better.
-pub const CROWDED_MIN: Duration = Duration::from_millis(50);
+pub const CROWDED_MIN: Duration = Duration::from_millis(400);
 /// Maximum time for which a waiting rank does not yield. With four computing threads on the core, a
 /// yield takes 12 ms or more, so the yields that find out whether the core is free take less than
 /// one percent of the time.

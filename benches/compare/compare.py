@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares a collective of ringtree with Open MPI, MPICH and Gloo, on this host, in one run.
+"""Compares a collective of ringtree with Open MPI, MPICH, Gloo and DeepSpeed, on this host.
 
 Every round runs each program once, one after the other, over all sizes. The time of a size is the
 median of the rounds. Programs that are not installed are skipped with a message. README.md in this
@@ -23,12 +23,13 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 RINGTREE = os.path.normpath(os.path.join(HERE, "..", "..", "target", "release", "ringtree"))
 OPS = ("all-reduce", "broadcast", "reduce", "all-gather", "reduce-scatter")
-PEERS = ("openmpi", "openmpi-yield", "mpich", "gloo")
-SPINNING = ("openmpi", "mpich")
+PEERS = ("openmpi", "openmpi-yield", "mpich", "gloo", "deepspeed")
+SPINNING = ("openmpi", "mpich", "deepspeed")
 SIZES = "8,1K,16K,256K,1M,4M,25M,64M"
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-ABSENT = 3  # exit code of gloo.py if PyTorch's Gloo lacks the collective
+ABSENT = 3  # exit code of torch_peer.py if the library lacks the collective
 COMPILE_LIMIT_S = 60
+BUILD_LIMIT_S = 300  # PyTorch compiles an extension of DeepSpeed
 PROBE_LIMIT_S = 60
 TERMINATION_LIMIT_S = 3
 # Variables that would make a program act as one rank of a job.
@@ -178,7 +179,8 @@ def parse(arguments):
         help=f"some of {','.join(PEERS)} [default: all, except those that spin if ranks outnumber "
         "cores]")
     add("--python", default=sys.executable, metavar="PATH",
-        help="a Python interpreter with PyTorch, for Gloo [default: the current one]")
+        help="a Python interpreter with PyTorch, for Gloo, and DeepSpeed "
+        "[default: the current one]")
     add("--sessions", action="store_true",
         help="start each process in its own session, like torchrun, containers and services")
     add("--limit", type=int, default=120, metavar="SECONDS",
@@ -271,14 +273,21 @@ def task(options):
     return [str(options.limit), options.op, *map(str, options.sizes)]
 
 
-def gloo(options, _folder, name):
-    probe = "import torch.distributed as found; raise SystemExit(not found.is_available())"
-    python = options.python
-    if run([python, "-c", probe], PROBE_LIMIT_S)[0] != 0:
-        raise Trouble(f"skipped: {python} has no PyTorch; pass --python PATH")
-    script = os.path.join(HERE, "gloo.py")
-    command = [python, script, str(options.ranks), options.op, *map(str, options.sizes)]
+def torch_peer(options, _, name):
+    python, script = options.python, os.path.join(HERE, "torch_peer.py")
     variables = {"OMP_NUM_THREADS": "1"}
+    if name == "gloo":
+        probe = "import torch.distributed as found; raise SystemExit(not found.is_available())"
+        if run([python, "-c", probe], PROBE_LIMIT_S)[0] != 0:
+            raise Trouble(f"skipped: {python} has no PyTorch; pass --python PATH")
+    else:
+        # PyTorch compiles with the command `ninja`, which is next to the environment's interpreter.
+        folder = os.path.dirname(os.path.abspath(python))
+        variables["PATH"] = folder + os.pathsep + os.environ["PATH"]
+        code, _, errors = run([python, script, "build", name], BUILD_LIMIT_S, variables)
+        if code != 0:
+            raise Trouble(f"skipped: {python} cannot build it: {last_line(errors)}")
+    command = [python, script, name, str(options.ranks), options.op, *map(str, options.sizes)]
     if options.sessions:
         variables["SESSIONS"] = "1"
     return Program(name, command, variables)
@@ -287,7 +296,8 @@ def gloo(options, _folder, name):
 def found_programs(options, folder):
     """Returns ringtree and the installed peers. Prints a message for each missing peer."""
     programs = [ringtree(options)]
-    makers = {"openmpi": openmpi, "openmpi-yield": openmpi, "mpich": mpich, "gloo": gloo}
+    makers = {"openmpi": openmpi, "openmpi-yield": openmpi, "mpich": mpich,
+              "gloo": torch_peer, "deepspeed": torch_peer}
     for name in options.peers:
         try:
             programs.append(makers[name](options, folder, name))
@@ -310,7 +320,7 @@ def measure(programs, options):
                 continue
             # Do not run the program again, because it would delay every further round.
             program.is_out = True
-            if code == ABSENT and program.name == "gloo":
+            if code == ABSENT:
                 say(f"{program.name}: skipped: it has no {options.op}")
                 continue
             is_good = False

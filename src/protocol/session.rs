@@ -13,7 +13,7 @@ use super::call::Call;
 use super::members::Members;
 use super::message::{Clock, Message, PairPlace, Wait};
 use crate::error::Error;
-use crate::limits::{FIRST_ERROR_GRACE, GOODBYE_GRACE};
+use crate::limits::{COMPARISON_GRACE, FIRST_ERROR_GRACE, GOODBYE_GRACE};
 use calls::Made;
 use checks::Checks;
 use ended::Ended;
@@ -42,12 +42,30 @@ pub enum To {
 #[derive(Debug)]
 struct Pending {
     error: Error,
-    /// The peer whose link closed, and the call that needs the link. A goodbye may still explain
-    /// the loss.
-    lost_link: Option<(usize, Call)>,
+    awaited: Awaited,
     /// The time of the first tick after the error.
     since: Option<Duration>,
     reported: bool,
+}
+
+/// A message that may still explain a pending error.
+#[derive(Debug)]
+enum Awaited {
+    /// The goodbye of the peer whose link closed during this call.
+    Goodbye(usize, Call),
+    /// The error of the peer that compares both calls.
+    Comparison,
+    Nothing,
+}
+
+impl Awaited {
+    /// Returns the maximum time that a rank waits for the explanation.
+    fn grace(&self) -> Duration {
+        match self {
+            Awaited::Goodbye(..) | Awaited::Nothing => GOODBYE_GRACE,
+            Awaited::Comparison => COMPARISON_GRACE,
+        }
+    }
 }
 
 /// The goodbye of a rank that has left.
@@ -284,13 +302,13 @@ impl Session {
             Some(departed) => self.departed_error(peer, departed, call),
             None => self.lost_error(peer, how, Some(call), why),
         };
-        self.set_pending(error, Some((peer, *call)));
+        self.set_pending(error, Awaited::Goodbye(peer, *call));
     }
 
     /// Makes `error`, such as an expired deadline, the pending error unless this rank already has
     /// an error. Then reports the pending error without further waiting.
     pub fn failed(&mut self, error: Error) {
-        self.set_pending(error.within(self.members.count()), None);
+        self.set_pending(error.within(self.members.count()), Awaited::Nothing);
         self.report();
     }
 
@@ -304,11 +322,11 @@ impl Session {
         let Some(pending) = &mut self.pending else {
             return;
         };
-        let since = *pending.since.get_or_insert(now);
-        if now >= since + GOODBYE_GRACE {
+        let due = *pending.since.get_or_insert(now) + pending.awaited.grace();
+        if now >= due {
             self.report();
         }
-        if now >= since + GOODBYE_GRACE + FIRST_ERROR_GRACE
+        if now >= due + FIRST_ERROR_GRACE
             && let Some(pending) = self.pending.take()
         {
             self.broadcast(pending.error);
@@ -398,11 +416,11 @@ impl Session {
         }
     }
 
-    fn set_pending(&mut self, error: Error, lost_link: Option<(usize, Call)>) {
+    fn set_pending(&mut self, error: Error, awaited: Awaited) {
         if !self.has_error() {
             self.pending = Some(Pending {
                 error,
-                lost_link,
+                awaited,
                 since: None,
                 reported: false,
             });
@@ -418,7 +436,7 @@ impl Session {
         // goodbye explains why, and so replaces the pending error.
         let call = match &self.pending {
             Some(Pending {
-                lost_link: Some((lost, call)),
+                awaited: Awaited::Goodbye(lost, call),
                 reported: false,
                 ..
             }) if *lost == peer => *call,

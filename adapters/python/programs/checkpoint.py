@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import state_dict
-from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType as Kind
 from torch.distributed.fsdp import fully_shard
 
 import common
@@ -45,11 +45,10 @@ if __name__ == "__main__":
     rank, world = common.start()
     net, optimizer = made()
     common.train(net, optimizer, rank, 4)
-    process = AsyncCheckpointerType.PROCESS
     ways = {
         "save": dcp.save,
         "async_save in a thread": partial(dcp.async_save, process_group=dist.new_group()),
-        "async_save in a process": partial(dcp.async_save, async_checkpointer_type=process),
+        "async_save in a process": partial(dcp.async_save, async_checkpointer_type=Kind.PROCESS),
     }
     with tempfile.TemporaryDirectory() as own:
         folder = [own]  # that of rank 0

@@ -1,6 +1,6 @@
 //! Remembers the calls of this rank and compares them with the calls of other ranks.
 
-use super::Session;
+use super::{Awaited, Session};
 use crate::error::Error;
 use crate::limits::{CALLS_REMEMBERED, COUNTS_SENT_MAX};
 use crate::protocol::call::Call;
@@ -154,7 +154,7 @@ impl Session {
             self.rank_name(peer)
         ));
         let error = call.mark(error.with_rank(self.rank).with_peer(peer));
-        self.set_pending(error, None);
+        self.set_pending(error, Awaited::Comparison);
     }
 
     pub(super) fn compare_pair(&mut self, peer: usize, theirs: Call) {
@@ -214,7 +214,7 @@ impl Session {
         let error = self.different(ours, peer, theirs, counts);
         if counts.is_none() && ours.differs_in_counts(theirs) {
             self.send(peer, self.message_about(ours));
-            self.set_pending(error, None);
+            self.set_pending(error, Awaited::Comparison);
         } else {
             self.explained(error);
         }

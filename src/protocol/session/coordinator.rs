@@ -1,6 +1,6 @@
 //! Elects the coordinator of a group, which decides the first error.
 
-use super::{GONE, Session};
+use super::{Awaited, GONE, Session};
 use crate::error::Error;
 use crate::protocol::group_creation::RELAY;
 use crate::protocol::message::Message;
@@ -112,7 +112,7 @@ impl Session {
         if self.rank == self.coordinator {
             self.broadcast(error);
         } else {
-            self.set_pending(error, None);
+            self.set_pending(error, Awaited::Nothing);
             self.report();
         }
     }

@@ -5,8 +5,10 @@ package's version or the installed ringtree changes.
 """
 
 import argparse
+import re
 import signal
 import sys
+from operator import itemgetter
 from pathlib import Path
 
 import page
@@ -85,21 +87,29 @@ def both_fail(outcome):
     return outcome.gloo_error is not None and outcome.error is not None
 
 
+def kept_results(folder):
+    """Returns the results with each version of torch, newest first."""
+    found = [Results(file) for file in folder.glob("results_[0-9]*.json")]
+    numbers = [[int(word) for word in re.findall(r"\d+", each.torch)] for each in found]
+    return [each for _, each in sorted(zip(numbers, found), key=itemgetter(0), reverse=True)]
+
+
 def main():
     options = parse()
     # Exit through the code that stops the programs.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     options.folder.mkdir(parents=True, exist_ok=True)
-    name = "torch_only" if options.torch_only else "results"
-    name += f"_beside_{options.beside}" if options.beside else ""
-    results = Results(options.folder / f"{name}.json")
     faults = []
     if not options.page:
-        results.expect(versions())
+        used = versions()
+        name = "torch_only" if options.torch_only else "results"
+        name += f"_beside_{options.beside}" if options.beside else ""
+        results = Results(options.folder / f"{name}_{used['torch']}.json")
+        results.expect(used)
         with processes.neighbors(options.beside):
             faults = run_all(options, results)
     if not (options.no_page or options.torch_only or options.beside):
-        PAGE.write_text(page.written(results, options.sizes))
+        PAGE.write_text(page.written(kept_results(options.folder), options.sizes))
     if faults:
         print("ringtree fails, or its result differs from Gloo's:")
         print("".join(f"  {fault}\n" for fault in faults), end="")

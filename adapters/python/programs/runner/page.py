@@ -77,8 +77,25 @@ def rows_of(results, program, sizes):
     return rows, failures
 
 
-def written(results, sizes):
-    """Returns the text of the page."""
+def with_other_torch(results, sizes):
+    """Returns a section that counts the results with another version of torch."""
+    found = [
+        (program, size, outcome)
+        for program in PROGRAMS
+        for size in sizes
+        for outcome in outcomes(results, program, size)
+    ]
+    good = [each for *_, each in found if not (each.gloo_error or each.error or each.differs)]
+    lines = []
+    for program, size, each in found:
+        lines.extend(failures_of(plain(each.case) + WAYS[program.way], size, each))
+    text = f"\n## With torch {results.torch}\n\n{len(good)} of {len(found)} results agree"
+    return f"{text}:\n\n{''.join(lines)}" if lines else f"{text}.\n"
+
+
+def written(all_results, sizes):
+    """Returns the text of the page, from the results with each version of torch, newest first."""
+    results, *others = all_results
     page = HEAD.format(tolerance=TOLERANCE, rounds=TIMED_ROUNDS_MIN)
     head = [f"Result, {size} ranks" for size in sizes] + [f"Time, {size} ranks" for size in sizes]
     table = f"| Program | {' | '.join(head)} |\n|---|{'---|' * len(sizes)}{'--:|' * len(sizes)}\n"
@@ -92,8 +109,8 @@ def written(results, sizes):
                 failures += faults
         if rows:
             names = [package, "peft"] if package == "transformers" else [package]
-            titles = [f"{name} {results.versions.get(name, '')}".split("+")[0] for name in names]
+            titles = [f"{name} {results.versions.get(name, '')}" for name in names]
             page += f"\n## {', '.join(titles)}\n\n{table}{rows}"
     if failures:
         page += "\n## Failures\n\n" + "".join(failures)
-    return page
+    return page + "".join(with_other_torch(other, sizes) for other in others)

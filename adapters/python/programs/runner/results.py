@@ -22,7 +22,7 @@ def versions():
     found = {}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            found[name] = importlib.metadata.version(name).split("+")[0]
         except importlib.metadata.PackageNotFoundError:
             continue
     digest = hashlib.sha256()
@@ -47,6 +47,11 @@ class Results:
     @property
     def versions(self):
         return self.kept.get("versions", {})
+
+    @property
+    def torch(self):
+        """The version of torch."""
+        return self.versions["torch"]
 
     def runs(self, program, ranks):
         return self.kept["runs"].setdefault(program.key, {}).setdefault(str(ranks), {})

@@ -1,8 +1,10 @@
-"""Times one Gloo collective through PyTorch in the same way as `ringtree bench --in-place`.
+"""Times one collective of Gloo or DeepSpeed in the same way as `ringtree bench --in-place`.
 
-    gloo.py RANKS COLLECTIVE BYTES...
+    torch_peer.py LIBRARY RANKS COLLECTIVE BYTES...
+    torch_peer.py build deepspeed
 
-COLLECTIVE is all-reduce, broadcast, reduce, all-gather or reduce-scatter. Elements are f32, the
+LIBRARY is gloo or deepspeed. Gloo is called through PyTorch. DeepSpeed has one collective in shared
+memory, `inference_all_reduce`; `build` compiles it, which takes a minute. COLLECTIVE is all-reduce, broadcast, reduce, all-gather or reduce-scatter. Elements are f32, the
 operator is sum, and the root is rank 0. BYTES is the size of the complete buffer. For all-gather
 and reduce-scatter, this buffer contains the blocks of all ranks. Rank 0 prints CSV.
 
@@ -10,8 +12,8 @@ The time of a batch is the mean time per call on the slowest rank. The median ba
 checked call runs before the batches and one after each batch. Batches run on zeros, so that
 repeated sums do not overflow. Times include the overhead of Python and PyTorch.
 
-Exit code: 0 (success), 1 (wrong results, or a failure), 2 (wrong usage), or 3 (this PyTorch's Gloo
-lacks the collective).
+Exit code: 0 (success), 1 (wrong results, or a failure), 2 (wrong usage), or 3 (the library lacks
+the collective).
 """
 
 import os
@@ -27,17 +29,18 @@ GROWTH = 16  # factor between trials that determine the calls per batch
 POINT_S = 0.5  # total time of all batches of a size
 PERIOD = 17  # inputs of checked calls repeat after this many elements
 COLLECTIVES = ("all-reduce", "broadcast", "reduce", "all-gather", "reduce-scatter")
+LIBRARIES = ("gloo", "deepspeed")
 ABSENT = 3
 
 
 class Absent(Exception):
-    """Raised if Gloo lacks the collective."""
+    """Raised if the library lacks the collective."""
 
 
 class Point:
     """A buffer of one size, and the call on it."""
 
-    def __init__(self, torch, collective, byte_count):
+    def __init__(self, torch, library, collective, byte_count):
         self.torch, self.gloo, self.collective = torch, torch.distributed, collective
         self.ranks, self.rank = self.gloo.get_world_size(), self.gloo.get_rank()
         self.bytes = byte_count
@@ -50,7 +53,7 @@ class Point:
         self.own = slice(self.rank * self.block, (self.rank + 1) * self.block)
         # PyTorch needs a separate buffer for this rank's block.
         self.share = torch.zeros(self.block) if is_blocked else None
-        self.call = self.chosen_call()
+        self.call = self.chosen_call() if library == "gloo" else self.deepspeed_call()
 
     def chosen_call(self):
         gloo, buffer, share = self.gloo, self.buffer, self.share
@@ -68,6 +71,12 @@ class Point:
             "all-gather": lambda: gloo.all_gather_into_tensor(buffer, share),
             "reduce-scatter": lambda: gloo.reduce_scatter_tensor(share, buffer),
         }[self.collective]
+
+    def deepspeed_call(self):
+        if self.collective != "all-reduce":
+            raise Absent
+        operation, buffer = self.torch.ops.deepspeed.inference_all_reduce_, self.buffer
+        return lambda: operation(buffer)
 
     def input(self, owner):
         """Returns a rank's input for a checked call: small integers, so that sums are exact."""
@@ -150,7 +159,23 @@ class Point:
         return wrong
 
 
-def one_rank(rank, ranks, meeting, collective, sizes):
+def deepspeed_library():
+    """Returns DeepSpeed's module with the all-reduce. Compiles it if it has not been compiled."""
+    from deepspeed.ops.op_builder.cpu.comm import ShareMemCommBuilder
+    return ShareMemCommBuilder().load(verbose=False)
+
+
+def start_deepspeed(gloo):
+    ranks, rank, job = gloo.get_world_size(), gloo.get_rank(), str(os.getppid())
+    # DeepSpeed takes these from its launcher's variables, and names its segments after them.
+    os.environ.update(LOCAL_SIZE=str(ranks), MASTER_ADDR="compare", MASTER_PORT=job)
+    deepspeed_library().initialize(ranks, rank)
+    gloo.barrier()
+    # DeepSpeed does not remove its segments.
+    os.unlink(f"/dev/shm/deepspeed_allreduce_buffer_{os.getuid()}_compare_{job}_{rank}")
+
+
+def one_rank(rank, ranks, meeting, library, collective, sizes):
     """Runs the measurements as one of the ranks. Returns the exit code."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
@@ -159,10 +184,12 @@ def one_rank(rank, ranks, meeting, collective, sizes):
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank,
                                          world_size=ranks)
+    if library == "deepspeed":
+        start_deepspeed(torch.distributed)
     if rank == 0:
         print("collective,ranks,bytes,count,iters,time_us,wrong", flush=True)
     try:
-        wrong = sum(Point(torch, collective, size).measure() for size in sizes)
+        wrong = sum(Point(torch, library, collective, size).measure() for size in sizes)
     except Absent:
         return ABSENT
     torch.distributed.barrier()
@@ -176,7 +203,7 @@ def guarded_rank(*arguments):
         code = one_rank(*arguments)
     except Exception as error:
         first = (str(error).splitlines() or [""])[0]
-        print(f"gloo.py: {type(error).__name__}: {first}", file=sys.stderr)
+        print(f"torch_peer.py: {type(error).__name__}: {first}", file=sys.stderr)
     finally:
         # Skip PyTorch's destructors, because some wait for ranks that have exited.
         sys.stdout.flush()
@@ -185,13 +212,17 @@ def guarded_rank(*arguments):
 
 
 def main(arguments):
-    usage = "usage: gloo.py RANKS COLLECTIVE BYTES..."
-    numbers = arguments[:1] + arguments[2:]
+    if arguments == ["build", "deepspeed"]:
+        deepspeed_library()
+        return 0
+    usage = "usage: torch_peer.py gloo|deepspeed RANKS COLLECTIVE BYTES..."
+    library, collective = [*arguments, "", "", ""][0:3:2]
+    numbers = arguments[1:2] + arguments[3:]
     is_understood = len(numbers) >= 2 and all(text.isdigit() for text in numbers)
-    if not is_understood or arguments[1] not in COLLECTIVES:
+    if not is_understood or library not in LIBRARIES or collective not in COLLECTIVES:
         print(usage, file=sys.stderr)
         return 2
-    collective, ranks, *sizes = arguments[1], *map(int, numbers)
+    ranks, *sizes = map(int, numbers)
     with tempfile.TemporaryDirectory() as folder:
         # Fork before PyTorch starts threads.
         processes = []
@@ -200,7 +231,8 @@ def main(arguments):
             if process == 0:
                 if os.environ.get("SESSIONS"):
                     os.setsid()
-                guarded_rank(rank, ranks, os.path.join(folder, "meeting"), collective, sizes)
+                meeting = os.path.join(folder, "meeting")
+                guarded_rank(rank, ranks, meeting, library, collective, sizes)
             processes.append(process)
         codes = []
         while len(codes) < ranks:
