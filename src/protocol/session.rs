@@ -53,19 +53,9 @@ struct Pending {
 enum Awaited {
     /// The goodbye of the peer whose link closed during this call.
     Goodbye(usize, Call),
-    /// The error of the peer that compares both calls.
-    Comparison,
+    /// The error of this peer, which compares both calls.
+    Comparison(usize),
     Nothing,
-}
-
-impl Awaited {
-    /// Returns the maximum time that a rank waits for the explanation.
-    fn grace(&self) -> Duration {
-        match self {
-            Awaited::Goodbye(..) | Awaited::Nothing => GOODBYE_GRACE,
-            Awaited::Comparison => COMPARISON_GRACE,
-        }
-    }
 }
 
 /// The goodbye of a rank that has left.
@@ -322,7 +312,11 @@ impl Session {
         let Some(pending) = &mut self.pending else {
             return;
         };
-        let due = *pending.since.get_or_insert(now) + pending.awaited.grace();
+        let grace = match pending.awaited {
+            Awaited::Comparison(peer) if !self.departed.contains_key(&peer) => COMPARISON_GRACE,
+            _ => GOODBYE_GRACE,
+        };
+        let due = *pending.since.get_or_insert(now) + grace;
         if now >= due {
             self.report();
         }

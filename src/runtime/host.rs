@@ -5,7 +5,7 @@ use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
 use crate::error::{Error, Result};
 use crate::event::EventQueue;
-use crate::limits::{DEVICE_LOOKS, DEVICE_SLEEP, IDLE_SLEEP};
+use crate::limits::{DEVICE_LOOKS, DEVICE_SLEEP};
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
 use std::os::fd::OwnedFd;
@@ -34,8 +34,8 @@ pub(crate) trait Host: Send + Sync {
     fn pause_polling(&self, idle_passes: u32, at_most: Duration) -> Waited;
 
     /// Spins or yields after `fruitless` consecutive polls that moved nothing, in a call that runs
-    /// step by step with the engine locked. Returns `false` once the spin budget is used up, so
-    /// that the call unlocks the engine.
+    /// step by step with the engine locked. Returns `false`, so that the call unlocks the engine,
+    /// once the spin budget is used up or another program needs the core.
     fn spin(&self, _fruitless: u32) -> bool {
         false
     }
@@ -44,7 +44,7 @@ pub(crate) trait Host: Send + Sync {
     /// does not wake any thread.
     fn pause_for_device(&self, idle_passes: u32) -> Waited {
         if idle_passes <= DEVICE_LOOKS {
-            return self.pause_polling(idle_passes, IDLE_SLEEP);
+            return self.pause_polling(idle_passes, DEVICE_SLEEP);
         }
         std::thread::sleep(DEVICE_SLEEP);
         Waited::Asleep

@@ -154,7 +154,7 @@ impl Session {
             self.rank_name(peer)
         ));
         let error = call.mark(error.with_rank(self.rank).with_peer(peer));
-        self.set_pending(error, Awaited::Comparison);
+        self.set_pending(error, Awaited::Comparison(peer));
     }
 
     pub(super) fn compare_pair(&mut self, peer: usize, theirs: Call) {
@@ -214,7 +214,7 @@ impl Session {
         let error = self.different(ours, peer, theirs, counts);
         if counts.is_none() && ours.differs_in_counts(theirs) {
             self.send(peer, self.message_about(ours));
-            self.set_pending(error, Awaited::Comparison);
+            self.set_pending(error, Awaited::Comparison(peer));
         } else {
             self.explained(error);
         }

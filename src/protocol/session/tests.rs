@@ -29,6 +29,30 @@ fn messages_that_quote_long_causes_stay_within_limit() {
 }
 
 #[test]
+fn rank_does_not_wait_for_comparison_by_rank_that_has_left() {
+    for has_left in [false, true] {
+        let mut session = Session::new(0, 2);
+        let call = Call::new(Collective::Barrier, 0).numbered(1);
+        session.mismatched(1, &call, 1);
+        session.tick(Duration::ZERO);
+        if has_left {
+            let (calls, failed_beside) = (1, None);
+            session.receive(
+                1,
+                Message::Goodbye {
+                    calls,
+                    failed_beside,
+                },
+            );
+        }
+        session.tick(GOODBYE_GRACE);
+        assert_eq!(session.first_error().is_some(), has_left);
+        session.tick(COMPARISON_GRACE);
+        assert!(session.first_error().is_some());
+    }
+}
+
+#[test]
 fn chained_failures_report_first_cause() {
     let mut cause = Error::system("the disk is full");
     for calls in 0..3 {

@@ -34,20 +34,13 @@ const COLLECTIVES: [Collective; 4] = [
 
 /// Checks the error of a call with these lengths. Returns a description of the fault, or `None` if
 /// the error names a block whose lengths differ and both ranks.
-///
-/// On a loaded machine, a rank's answer may come after the time that other ranks wait for it. They
-/// then report only that the calls differ.
-fn fault(end: Result<()>, lengths: &[[usize; RANKS]; RANKS], may_be_late: bool) -> Option<String> {
+fn fault(end: Result<()>, lengths: &[[usize; RANKS]; RANKS]) -> Option<String> {
     let Err(error) = end else {
         return Some("no error".into());
     };
     let (Some(low), Some(high)) = (error.rank(), error.peer()) else {
         return Some(format!("no ranks: {error:?}"));
     };
-    let is_late = error.to_string().contains("sent data for a different call");
-    if may_be_late && is_late && error.kind() == ErrorKind::Mismatch {
-        return None;
-    }
     let (one, other) = (lengths[low], lengths[high]);
     let block = (0..RANKS).find(|block| one[*block] != other[*block])?;
     let says = format!(
@@ -60,11 +53,7 @@ fn fault(end: Result<()>, lengths: &[[usize; RANKS]; RANKS], may_be_late: bool) 
 }
 
 /// Runs the selected calls, each in its own communicator. Returns a description of all faults.
-fn wrong(
-    comm: &Communicator,
-    is_wanted: impl Fn(usize) -> bool,
-    may_be_late: bool,
-) -> Result<String> {
+fn wrong(comm: &Communicator, is_wanted: impl Fn(usize) -> bool) -> Result<String> {
     let mut wrong = String::new();
     let mut row = 0;
     for (at, collective) in COLLECTIVES.into_iter().enumerate() {
@@ -81,7 +70,7 @@ fn wrong(
                 // A rank that only sends may complete its call before it receives the error.
                 let first = call(&own, collective, buffer).map(drop);
                 let end = first.and_then(|()| own.barrier());
-                if let Some(fault) = fault(end, &lengths, may_be_late) {
+                if let Some(fault) = fault(end, &lengths) {
                     wrong += &format!("{collective}{suffix}, {what}: {fault}; ");
                 }
             }
@@ -93,7 +82,7 @@ fn wrong(
 /// Runs each case in only one form. A process gets the error as soon as one of its links detects
 /// it, or otherwise a second later.
 pub(crate) fn some_wrong(comm: &Communicator) -> Result<String> {
-    wrong(comm, |one| one.is_multiple_of(FORMS.len()), true)
+    wrong(comm, |one| one.is_multiple_of(FORMS.len()))
 }
 
 #[test]
@@ -102,7 +91,7 @@ fn mismatch_error_names_block_and_both_ranks() {
         for algorithm in [None, Some(Algorithm::Flat), Some(Algorithm::Ring)] {
             let mut world = World::new(RANKS);
             (world.checks_calls, world.algorithm) = (checks_calls, algorithm);
-            let ends = world.run(|comm| wrong(comm, |_| true, false));
+            let ends = world.run(|comm| wrong(comm, |_| true));
             let said = format!("checked: {checks_calls}, {algorithm:?}");
             assert_eq!(ends, vec![Ok(String::new()); RANKS], "{said}");
         }
