@@ -4,9 +4,10 @@
     torch_peer.py build deepspeed
 
 LIBRARY is gloo or deepspeed. Gloo is called through PyTorch. DeepSpeed has one collective in shared
-memory, `inference_all_reduce`; `build` compiles it, which takes a minute. COLLECTIVE is all-reduce, broadcast, reduce, all-gather or reduce-scatter. Elements are f32, the
-operator is sum, and the root is rank 0. BYTES is the size of the complete buffer. For all-gather
-and reduce-scatter, this buffer contains the blocks of all ranks. Rank 0 prints CSV.
+memory, `inference_all_reduce`; `build` compiles it, which takes a minute. COLLECTIVE is all-reduce,
+broadcast, reduce, all-gather or reduce-scatter. Elements are f32, the operator is sum, and the root
+is rank 0. BYTES is the size of the complete buffer. For all-gather and reduce-scatter, this buffer
+contains the blocks of all ranks. Rank 0 prints CSV.
 
 The time of a batch is the mean time per call on the slowest rank. The median batch is reported. One
 checked call runs before the batches and one after each batch. Batches run on zeros, so that

@@ -309,11 +309,12 @@ impl Communicator {
     /// Checks whether this rank can receive from any rank.
     fn check_any(&self, is_empty: bool) -> Result<()> {
         let why = match is_empty {
-            true => "recv_any cannot receive an empty message; pass at least one element",
+            true => "an empty message; pass at least one element",
             false if self.world_size() > 1 => return Ok(()),
-            false => "recv_any cannot receive a message: this is the only rank",
+            false => "a message: this is the only rank",
         };
-        Err(Error::usage(why))
+        let line = format!("a receive from any rank cannot receive {why}");
+        Err(Error::usage(line))
     }
 
     fn check_pair(&self, peer: usize) -> Result<()> {

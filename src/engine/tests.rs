@@ -107,6 +107,19 @@ fn failed_link_is_reported_and_coordinator_decides_error() {
 }
 
 #[test]
+fn overdue_operation_reports_pending_error_at_once() {
+    let (mut engine, _) = waiting(Duration::from_millis(100));
+    engine.tick(Duration::ZERO);
+    engine.link_failed(0, 2, "connection refused");
+    for (now, is_reported) in [(99, false), (100, true)] {
+        engine.tick(Duration::from_millis(now));
+        let report = engine.next_control().map(|(.., message)| decode(&message));
+        let is_found = matches!(report, Some(Some(Message::Report(_))));
+        assert_eq!(is_found, is_reported, "{now} ms");
+    }
+}
+
+#[test]
 fn waiting_rank_sleeps_until_next_notice_or_deadline() {
     let at = Duration::from_millis;
     let (mut engine, ticket) = waiting(at(60_000));

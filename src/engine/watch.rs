@@ -32,6 +32,9 @@ impl Group {
         self.fail_calls_on_departed();
         self.fail_messages_on_departed(now);
         if self.session.has_error() {
+            if self.has_overdue(now) {
+                self.session.report();
+            }
             self.settle();
             return;
         }
@@ -39,6 +42,15 @@ impl Group {
         for queue in [&mut self.collectives, &mut self.pairs] {
             check_deadlines(rank, queue, (&mut self.session, &mut self.wait_events), now);
         }
+    }
+
+    /// Returns `true` if an operation has been in flight for longer than its timeout.
+    fn has_overdue(&self, now: Duration) -> bool {
+        let mut all = self.collectives.operations().chain(self.pairs.operations());
+        all.any(|slot| {
+            let waited = slot.since.map(|since| now.saturating_sub(since));
+            waited.is_some_and(|waited| waited >= slot.timeout)
+        })
     }
 
     /// Ends every operation with the first error, if that error is known. Returns `true` if an

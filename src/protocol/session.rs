@@ -43,9 +43,9 @@ pub enum To {
 struct Pending {
     error: Error,
     awaited: Awaited,
-    /// The time of the first tick after the error.
-    since: Option<Duration>,
     reported: bool,
+    /// The time of the first tick after the error or, if the error is reported, after the report.
+    since: Option<Duration>,
 }
 
 /// A message that may still explain a pending error.
@@ -312,17 +312,18 @@ impl Session {
         let Some(pending) = &mut self.pending else {
             return;
         };
+        let waited = now.saturating_sub(*pending.since.get_or_insert(now));
         let grace = match pending.awaited {
+            _ if pending.reported => FIRST_ERROR_GRACE,
             Awaited::Comparison(peer) if !self.departed.contains_key(&peer) => COMPARISON_GRACE,
             _ => GOODBYE_GRACE,
         };
-        let due = *pending.since.get_or_insert(now) + grace;
-        if now >= due {
-            self.report();
+        if waited < grace {
+            return;
         }
-        if now >= due + FIRST_ERROR_GRACE
-            && let Some(pending) = self.pending.take()
-        {
+        if !pending.reported {
+            self.report();
+        } else if let Some(pending) = self.pending.take() {
             self.broadcast(pending.error);
         }
     }
@@ -415,8 +416,8 @@ impl Session {
             self.pending = Some(Pending {
                 error,
                 awaited,
-                since: None,
                 reported: false,
+                since: None,
             });
         }
     }

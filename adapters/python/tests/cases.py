@@ -27,6 +27,13 @@ def refused(kind, words, act):
         raise AssertionError(f"no error was raised; expected: {words}")
 
 
+def check(found, ranks):
+    """Checks that a case has succeeded on all ranks."""
+    assert sorted(found) == list(range(ranks))
+    for rank, end in found.items():
+        assert end == "ok", f"rank {rank}: {end}"
+
+
 def ends(outputs):
     """Returns the results of each case by rank."""
     found = {}

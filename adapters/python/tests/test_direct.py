@@ -5,7 +5,7 @@ import functools
 import direct_cases
 import pytest
 
-from cases import ends
+from cases import check, ends
 from ranks import run
 
 
@@ -17,7 +17,4 @@ def of_all(ranks):
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("name", direct_cases.CASES)
 def test_direct(name, ranks):
-    found = of_all(ranks)[name]
-    assert sorted(found) == list(range(ranks))
-    for rank, end in found.items():
-        assert end == "ok", f"rank {rank}: {end}"
+    check(of_all(ranks)[name], ranks)

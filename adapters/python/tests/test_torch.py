@@ -1,6 +1,8 @@
 """Tests the torch.distributed backend with two and four processes."""
 
 import functools
+import subprocess
+import sys
 
 import odd_cases
 import pytest
@@ -8,8 +10,8 @@ import service_cases
 import torch_cases
 import training_cases
 
-from cases import ends
-from ranks import run
+from cases import check, ends
+from ranks import Job, run
 
 RANKS = [2, 4]
 
@@ -35,12 +37,6 @@ def of_training(ranks, backend):
     if ":" in backend:
         variables["EXPECTED_BACKEND"] = backend
     return ends(run("training_cases.py", ranks, environment=variables))
-
-
-def check(found, ranks):
-    assert sorted(found) == list(range(ranks))
-    for rank, end in found.items():
-        assert end == "ok", f"rank {rank}: {end}"
 
 
 @pytest.mark.parametrize("ranks", RANKS)
@@ -69,8 +65,20 @@ def test_service(name, ranks):
 
 def test_program_that_knows_only_gloo():
     """The program also gives the default group a device, which fails with Gloo itself."""
-    outputs = run("stand_in_program.py", 2, "--flag", "value", before=["-m", "ringtree.gloo"])
-    assert [out.split() for out in outputs] == [["RingtreeBackend", "1.0", "--flag", "value"]] * 2
+    program = ("stand_in_program.py", 2, "--flag", "value")
+    for options in [], ["-P"]:
+        outputs = run(*program, before=[*options, "-m", "ringtree.gloo"])
+        words = ["RingtreeBackend", "1.0", "--flag", "value"]
+        assert [out.split() for out in outputs] == [words] * 2
+    assert any(code for code, *_ in Job(*program).end())
+
+
+def test_stand_in_prints_usage():
+    for arguments, is_error in [(["--help"], False), ([], True), (["-m"], True)]:
+        command = [sys.executable, "-m", "ringtree.gloo", *arguments]
+        end = subprocess.run(command, capture_output=True, text=True)
+        assert (end.returncode != 0) == is_error
+        assert "usage: python -m ringtree.gloo" in (end.stderr if is_error else end.stdout)
 
 
 @pytest.mark.parametrize("name", training_cases.CASES)

@@ -9,7 +9,7 @@ import sys
 import pytest
 import vllm_cases
 
-from cases import ends
+from cases import check, ends
 from ranks import HERE, run
 
 needs_vllm = pytest.mark.skipif(
@@ -26,16 +26,13 @@ def of_all(ranks):
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("name", vllm_cases.CASES)
 def test_communicator(name, ranks):
-    found = of_all(ranks)[name]
-    assert sorted(found) == list(range(ranks))
-    for rank, end in found.items():
-        assert end == "ok", f"rank {rank}: {end}"
+    check(of_all(ranks)[name], ranks)
 
 
 def output(plugins, *arguments):
     """Runs a program with these plug-ins of vLLM and returns its standard output."""
-    variables = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    variables.pop("VLLM_PLUGINS", None)
+    variables = {key: each for key, each in os.environ.items() if not key.startswith("VLLM_")}
+    variables.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
     if plugins is not None:
         variables["VLLM_PLUGINS"] = plugins
     end = subprocess.run(

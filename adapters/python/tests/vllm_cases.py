@@ -73,8 +73,10 @@ def tensors_need_not_be_contiguous():
     assert COMM.all_reduce(whole.t()[1:3]).tolist() == [[float(sum(range(RANKS)))] * 4] * 2
     assert whole[:, 1:3].unique().item() == sum(range(RANKS))
     assert whole[:, 0].unique().item() == RANK
-    own = torch.arange(6).reshape(2, 3).t() + 10 * RANK
-    assert torch.equal(COMM.all_gather(own, 0)[3 * RANK : 3 * RANK + 3], own)
+    numbers = torch.arange(12).reshape(3, 4) + 20 * RANK
+    for own in numbers.t(), numbers[:, ::2], numbers[:, 0:1], numbers[:, -1], numbers[0, ::2]:
+        length = len(own)
+        assert torch.equal(COMM.all_gather(own, 0)[length * RANK : length * (RANK + 1)], own)
 
 
 @case

@@ -77,11 +77,12 @@ impl Session {
     }
 
     /// Reports this rank's pending error to the coordinator, once.
-    pub(super) fn report(&mut self) {
+    pub fn report(&mut self) {
         let Some(pending) = self.pending.as_mut().filter(|one| !one.reported) else {
             return;
         };
         pending.reported = true;
+        pending.since = None;
         let error = pending.error.clone();
         if self.rank == self.coordinator {
             self.broadcast(error);

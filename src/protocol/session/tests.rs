@@ -1,4 +1,5 @@
 use super::*;
+use crate::error::ErrorKind;
 use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
 use crate::plan::Collective;
 use crate::protocol::message::{decode, encode};
@@ -50,6 +51,22 @@ fn rank_does_not_wait_for_comparison_by_rank_that_has_left() {
         session.tick(COMPARISON_GRACE);
         assert!(session.first_error().is_some());
     }
+}
+
+#[test]
+fn coordinator_has_its_time_to_answer_after_report() {
+    let mut session = Session::new(1, 3);
+    session.mismatched(2, &Call::new(Collective::Barrier, 0).numbered(1), 1);
+    session.tick(Duration::ZERO);
+    let reported = Duration::from_secs(1);
+    session.failed(Error::deadline("the pending error is reported instead"));
+    session.tick(reported);
+    let answered = reported + FIRST_ERROR_GRACE;
+    session.tick(answered - Duration::from_millis(1));
+    assert!(session.first_error().is_none());
+    session.tick(answered);
+    let error = session.first_error().expect("the coordinator is silent");
+    assert_eq!(error.kind(), ErrorKind::Mismatch);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 """Runs programs of other projects with Gloo and ringtree, and compares the results.
 
 Results are kept, so that the next run continues an interrupted one. They are discarded if a
-package's version or the installed ringtree changes.
+package's version, the installed ringtree or a program changes.
 """
 
 import argparse
@@ -88,10 +88,15 @@ def both_fail(outcome):
 
 
 def kept_results(folder):
-    """Returns the results with each version of torch, newest first."""
+    """Returns the results with each version of torch, newest first.
+
+    Omits results of other programs or of another ringtree than the newest ones.
+    """
     found = [Results(file) for file in folder.glob("results_[0-9]*.json")]
     numbers = [[int(word) for word in re.findall(r"\d+", each.torch)] for each in found]
-    return [each for _, each in sorted(zip(numbers, found), key=itemgetter(0), reverse=True)]
+    found = [each for _, each in sorted(zip(numbers, found), key=itemgetter(0), reverse=True)]
+    same = itemgetter("ringtree", "programs")
+    return [each for each in found if same(each.versions) == same(found[0].versions)]
 
 
 def main():
@@ -109,9 +114,12 @@ def main():
         with processes.neighbors(options.beside):
             faults = run_all(options, results)
     if not (options.no_page or options.torch_only or options.beside):
-        PAGE.write_text(page.written(kept_results(options.folder), options.sizes))
+        results = kept_results(options.folder)
+        if not results:
+            sys.exit("run_programs: no results are kept; run the programs first")
+        PAGE.write_text(page.written(results, options.sizes))
     if faults:
-        print("ringtree fails, or its result differs from Gloo's:")
+        print("Other than expected, only ringtree fails or its result differs from Gloo's:")
         print("".join(f"  {fault}\n" for fault in faults), end="")
         sys.exit(1)
 

@@ -57,4 +57,9 @@ PROGRAMS = (
     Program("torchft_death", "torchft-nightly"),
     Program("with_ray", "ray"),
 )
+# Cases that fail with ringtree only, each with the reason.
+KNOWN = {
+    "messages, tags": "receives messages in another order than they were sent in. ringtree delivers "
+    "the messages between two ranks in order, and reports a difference of their tags",
+}
 PACKAGES = tuple(dict.fromkeys([*(program.package for program in PROGRAMS), "peft"]))

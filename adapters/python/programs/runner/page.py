@@ -2,7 +2,7 @@
 
 import re
 
-from catalog import PROGRAMS
+from catalog import KNOWN, PROGRAMS
 from results import TIMED_ROUNDS_MIN, TOLERANCE, outcomes
 
 HEAD = """# What runs on it
@@ -58,6 +58,8 @@ def failures_of(name, ranks, outcome):
     for backend, error in (("Gloo", outcome.gloo_error), ("ringtree", outcome.error)):
         if error:
             yield f"- {name}, {ranks} ranks, {backend}: {plain(error)}\n"
+            if outcome.error == error and outcome.case in KNOWN:
+                yield f"  The program {KNOWN[outcome.case]}.\n"
     if outcome.differs and not (outcome.gloo_error or outcome.error):
         yield f"- {name}, {ranks} ranks: the results differ by {outcome.difference:.1e}\n"
 

@@ -72,8 +72,10 @@ def cause(code, text):
     """Returns why a program has ended without all of its results."""
     if code is None:
         return "time limit"
-    if found := re.search(r"Signal \d+ \((\w+)\)", text):
-        return f"a process is killed by {found[1]}"
+    # torchrun stops the other processes by SIGTERM.
+    signals = [each for each in re.findall(r"Signal \d+ \((\w+)\)", text) if each != "SIGTERM"]
+    if code and signals:
+        return f"exit code {code}; torchrun reports {signals[-1]}"
     return f"exit code {code}" if code else "no result"
 
 

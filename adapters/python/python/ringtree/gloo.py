@@ -3,12 +3,15 @@
     torchrun --nproc-per-node 2 -m ringtree.gloo train.py --epochs 3
 
 This module calls `ringtree.torch.stand_in_for_gloo()` and then runs the program. `-m ringtree.gloo
--m package.module` runs a module.
+-m package.module` runs a module. Processes that the program starts, for example with
+`torch.multiprocessing.spawn`, use Gloo unless they call `stand_in_for_gloo()`, too.
 """
 
 import os
 import runpy
 import sys
+
+USAGE = "usage: python -m ringtree.gloo (PROGRAM | -m MODULE) [ARGUMENT...]"
 
 
 def main():
@@ -16,18 +19,21 @@ def main():
     from .torch import stand_in_for_gloo
 
     arguments = sys.argv[1:]
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(USAGE)
+        return
     is_module = arguments[:1] == ["-m"]
     if len(arguments) <= is_module:
-        sys.exit("usage: python -m ringtree.gloo (PROGRAM | -m MODULE) [ARGUMENT...]")
+        sys.exit(USAGE)
     sys.argv = arguments[is_module:]
     stand_in_for_gloo()
+    # Like Python, which adds the working directory or the program's directory, but not with -P.
+    if not sys.flags.safe_path:
+        program = os.path.dirname(os.path.realpath(sys.argv[0]))
+        sys.path[0] = os.getcwd() if is_module else program
     if is_module:
-        # Like `python -m`, which adds the working directory.
-        sys.path[0] = os.getcwd()
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
-        # Like Python, which adds the program's directory.
-        sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 

@@ -32,7 +32,8 @@ def stand_in_for_gloo() -> None:
 
     Some frameworks accept only the backends in a list of names, and use "gloo" on CPUs. Call this
     function before the framework creates a process group. Groups that already exist are unchanged.
-    To run a program without changes, use `python -m ringtree.gloo` instead.
+    With the name "gloo", new groups then accept only CPU tensors, while Gloo accepts CUDA tensors,
+    too. To run a program without changes, use `python -m ringtree.gloo` instead.
 
     Raise ImportError if torch is too old.
     """

@@ -28,8 +28,8 @@ class RingtreeCommunicator(CpuCommunicator):
     """
 
     def __init__(self, cpu_group, device=None, device_group=None, unique_name="", **more):
-        # The base class opens shared memory for groups whose names begin with "tp" or "pp", even if
-        # the ranks are on different hosts.
+        # The base class opens shared memory for groups whose names begin with "tp" or "pp". With
+        # Ray, it does so even if the ranks are on different hosts.
         hidden = unique_name if unique_name.startswith("ep") else f"ringtree-{unique_name}"
         super().__init__(cpu_group, device, device_group, hidden, **more)
         self.unique_name = unique_name
@@ -117,7 +117,7 @@ class RingtreeCommunicator(CpuCommunicator):
 
 def _bytes(tensor):
     """Return the elements as an array of bytes, which is a copy if they are not contiguous."""
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def _type_of(tensor):
