@@ -107,7 +107,7 @@ fn failed_link_is_reported_and_coordinator_decides_error() {
 }
 
 #[test]
-fn overdue_operation_reports_pending_error_at_once() {
+fn overdue_operation_reports_pending_error_immediately() {
     let (mut engine, _) = waiting(Duration::from_millis(100));
     engine.tick(Duration::ZERO);
     engine.link_failed(0, 2, "connection refused");

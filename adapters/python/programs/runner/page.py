@@ -7,9 +7,13 @@ from results import TIMED_ROUNDS_MIN, TOLERANCE, outcomes
 
 HEAD = """# What runs on it
 
-The programs on this page use interfaces of other projects. `adapters/python/run_programs` runs each
-of them with Gloo and with ringtree, and writes this page. Only the backend differs. You find the
-programs in [adapters/python/programs](../adapters/python/programs).
+The programs on this page train with torch and with other projects' frameworks. The tool
+`adapters/python/run_programs` runs each of them with Gloo and with ringtree, and writes this page.
+Only the backend differs. The programs are in [adapters/python/programs](../adapters/python/programs).
+[Frameworks](from_torch.md#frameworks) shows how to select ringtree, and [Serving with vLLM](vllm.md)
+how to serve models.
+
+{summary}
 
 ```console
 $ adapters/python/run_programs --rounds 3      # all programs
@@ -79,14 +83,35 @@ def rows_of(results, program, sizes):
     return rows, failures
 
 
-def with_other_torch(results, sizes):
-    """Returns a section that counts the results with another version of torch."""
-    found = [
+def every(results, sizes):
+    """Returns all programs, sizes and outcomes."""
+    return [
         (program, size, outcome)
         for program in PROGRAMS
         for size in sizes
         for outcome in outcomes(results, program, size)
     ]
+
+
+def summary(results, sizes):
+    """Returns a sentence that counts the results."""
+    found = [each for *_, each in every(results, sizes)]
+    passed = [each for each in found if not (each.gloo_error or each.error)]
+    same = sum(each.difference == 0 for each in passed)
+    close = sum(0 < each.difference <= TOLERANCE for each in passed)
+    failed = len([each for each in found if each.error and not each.gloo_error])
+    timed = [each.ratio for each in passed if each.ratio]
+    faster = sum(ratio <= 1 for ratio in timed)
+    return (
+        f"Of {len(found)} results, {same} are the same as with Gloo, {close} differ by at most "
+        f"{TOLERANCE:g}, {len(passed) - same - close} differ by more, and {failed} pass only "
+        f"with Gloo. In {faster} of {len(timed)} timed cases, ringtree takes at most Gloo's time."
+    )
+
+
+def with_other_torch(results, sizes):
+    """Returns a section that counts the results with another version of torch."""
+    found = every(results, sizes)
     good = [each for *_, each in found if not (each.gloo_error or each.error or each.differs)]
     lines = []
     for program, size, each in found:
@@ -98,7 +123,8 @@ def with_other_torch(results, sizes):
 def written(all_results, sizes):
     """Returns the text of the page, from the results with each version of torch, newest first."""
     results, *others = all_results
-    page = HEAD.format(tolerance=TOLERANCE, rounds=TIMED_ROUNDS_MIN)
+    numbers = {"tolerance": TOLERANCE, "rounds": TIMED_ROUNDS_MIN}
+    page = HEAD.format(summary=summary(results, sizes), **numbers)
     head = [f"Result, {size} ranks" for size in sizes] + [f"Time, {size} ranks" for size in sizes]
     table = f"| Program | {' | '.join(head)} |\n|---|{'---|' * len(sizes)}{'--:|' * len(sizes)}\n"
     failures = []
