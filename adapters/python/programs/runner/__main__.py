@@ -26,7 +26,7 @@ def parse():
     parser.add_argument("--rounds", type=int, default=1, help="runs with each backend (default 1)")
     parser.add_argument("--ranks", default="2,4", help="numbers of processes (default 2,4)")
     parser.add_argument("--torch-only", action="store_true", help="a short check without a page")
-    parser.add_argument("--beside", type=int, default=0, help="number of busy loops meanwhile")
+    parser.add_argument("--neighbors", type=int, default=0, help="number of busy loops meanwhile")
     parser.add_argument("--page", action="store_true", help="only write the page again")
     parser.add_argument("--no-page", action="store_true", help="do not write the page")
     parser.add_argument("--folder", type=Path, required=True, help=argparse.SUPPRESS)
@@ -108,12 +108,12 @@ def main():
     if not options.page:
         used = versions()
         name = "torch_only" if options.torch_only else "results"
-        name += f"_beside_{options.beside}" if options.beside else ""
+        name += f"_neighbors_{options.neighbors}" if options.neighbors else ""
         results = Results(options.folder / f"{name}_{used['torch']}.json")
         results.expect(used)
-        with processes.neighbors(options.beside):
+        with processes.neighbors(options.neighbors):
             faults = run_all(options, results)
-    if not (options.no_page or options.torch_only or options.beside):
+    if not (options.no_page or options.torch_only or options.neighbors):
         results = kept_results(options.folder)
         if not results:
             sys.exit("run_programs: no results are kept; run the programs first")
