@@ -47,10 +47,7 @@ impl Group {
     /// Returns `true` if an operation has been in flight for longer than its timeout.
     fn has_overdue(&self, now: Duration) -> bool {
         let mut all = self.collectives.operations().chain(self.pairs.operations());
-        all.any(|slot| {
-            let waited = slot.since.map(|since| now.saturating_sub(since));
-            waited.is_some_and(|waited| waited >= slot.timeout)
-        })
+        all.any(|slot| slot.waited(now) >= slot.timeout)
     }
 
     /// Ends every operation with the first error, if that error is known. Returns `true` if an
@@ -349,9 +346,14 @@ impl Slot {
         program.map_or_else(Vec::new, |program| self.run.awaited(program))
     }
 
+    /// Returns how much of the operation's timeout has passed.
+    fn waited(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.since.unwrap_or(now))
+    }
+
     /// Applies another rank's timeout, counted from now, to a call that has no deadline.
     fn adopt_timeout(&mut self, clock: Clock, now: Duration) {
-        self.waited_before = now.saturating_sub(self.since.unwrap_or(now));
+        self.waited_before = self.waited(now);
         self.timeout = clock.timeout;
         self.timeout_owner = Some(clock.rank);
         self.since = Some(now);
@@ -409,7 +411,7 @@ fn check_deadlines(
         {
             slot.adopt_timeout(clock, now);
         }
-        let waited = now.saturating_sub(slot.since.unwrap_or(now));
+        let waited = slot.waited(now);
         let is_overdue = waited >= slot.timeout;
         let notice_due = slot.noticed_at.saturating_add(slot.notice_interval());
         if !is_overdue && waited < notice_due {

@@ -99,13 +99,14 @@ def summary(results, sizes):
     passed = [each for each in found if not (each.gloo_error or each.error)]
     same = sum(each.difference == 0 for each in passed)
     close = sum(0 < each.difference <= TOLERANCE for each in passed)
-    failed = len([each for each in found if each.error and not each.gloo_error])
+    failed = sum(bool(each.error) and not each.gloo_error for each in found)
+    gained = sum(bool(each.gloo_error) and not each.error for each in found)
     timed = [each.ratio for each in passed if each.ratio]
     faster = sum(ratio <= 1 for ratio in timed)
     return (
         f"Of {len(found)} results, {same} are the same as with Gloo, {close} differ by at most "
-        f"{TOLERANCE:g}, {len(passed) - same - close} differ by more, and {failed} pass only "
-        f"with Gloo. In {faster} of {len(timed)} timed cases, ringtree takes at most Gloo's time."
+        f"{TOLERANCE:g}, {len(passed) - same - close} differ by more, {failed} pass only with "
+        f"Gloo, and {gained} only with ringtree. In {faster} of {len(timed)} timed cases, ringtree takes at most Gloo's time."
     )
 
 

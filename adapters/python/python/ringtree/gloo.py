@@ -16,8 +16,6 @@ USAGE = "usage: python -m ringtree.gloo (PROGRAM | -m MODULE) [ARGUMENT...]"
 
 def main():
     """Run the program that the arguments name."""
-    from .torch import stand_in_for_gloo
-
     arguments = sys.argv[1:]
     if arguments[:1] in (["-h"], ["--help"]):
         print(USAGE)
@@ -25,6 +23,8 @@ def main():
     is_module = arguments[:1] == ["-m"]
     if len(arguments) <= is_module:
         sys.exit(USAGE)
+    from .torch import stand_in_for_gloo
+
     sys.argv = arguments[is_module:]
     stand_in_for_gloo()
     # Like Python, which adds the working directory or the program's directory, but not with -P.
