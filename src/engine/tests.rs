@@ -1,6 +1,7 @@
 use super::*;
 use crate::dtype::Dtype;
 use crate::error::{Error, ErrorKind};
+use crate::limits::GOODBYE_GRACE;
 use crate::link::{Link, LinkError, Payload};
 use crate::plan::{Algorithm, Collective, Topology, TuningTable};
 use crate::protocol::call::Call;
@@ -107,15 +108,31 @@ fn failed_link_is_reported_and_coordinator_decides_error() {
 }
 
 #[test]
-fn overdue_operation_reports_pending_error_immediately() {
-    let (mut engine, _) = waiting(Duration::from_millis(100));
-    engine.tick(Duration::ZERO);
-    engine.link_failed(0, 2, "connection refused");
-    for (now, is_reported) in [(99, false), (100, true)] {
-        engine.tick(Duration::from_millis(now));
-        let report = engine.next_control().map(|(.., message)| decode(&message));
-        let is_found = matches!(report, Some(Some(Message::Report(_))));
-        assert_eq!(is_found, is_reported, "{now} ms");
+fn overdue_operation_waits_for_goodbye_but_not_for_comparison() {
+    let link_failed = |engine: &mut Engine| engine.link_failed(0, 2, "connection refused");
+    let mismatched = |engine: &mut Engine| {
+        let call = Call::new(Collective::Barrier, 0).numbered(1);
+        engine.group(0).unwrap().session.mismatched(2, &call, 1);
+    };
+    let fails: [fn(&mut Engine); 2] = [link_failed, mismatched];
+    let timeout = Duration::from_secs(1);
+    for (fail, early) in fails.into_iter().zip([Duration::ZERO, timeout / 2]) {
+        let (mut engine, _) = waiting(timeout);
+        engine.tick(Duration::ZERO);
+        let failed_at = timeout - early;
+        fail(&mut engine);
+        let reported_at = timeout.max(failed_at + GOODBYE_GRACE);
+        for (now, is_reported) in [
+            (failed_at, false),
+            (reported_at - Duration::from_millis(1), false),
+            (reported_at, true),
+        ] {
+            engine.tick(now);
+            let sent = std::iter::from_fn(|| engine.next_control());
+            let reports =
+                sent.filter(|(.., sent)| matches!(decode(sent), Some(Message::Report(_))));
+            assert_eq!(reports.count() == 1, is_reported, "{now:?}");
+        }
     }
 }
 

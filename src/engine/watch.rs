@@ -28,13 +28,13 @@ impl Group {
     /// never decrease. Poll the group first: this method assumes that the bytes that peers sent
     /// before their goodbyes have been received.
     pub fn tick(&mut self, now: Duration) {
+        if self.session.has_error() && self.has_overdue(now) {
+            self.session.stop_comparing();
+        }
         self.session.tick(now);
         self.fail_calls_on_departed();
         self.fail_messages_on_departed(now);
         if self.session.has_error() {
-            if self.has_overdue(now) {
-                self.session.report();
-            }
             self.settle();
             return;
         }

@@ -302,6 +302,15 @@ impl Session {
         self.report();
     }
 
+    /// Waits for the peer's comparison of two calls no longer than for a goodbye.
+    pub fn stop_comparing(&mut self) {
+        if let Some(pending) = &mut self.pending
+            && let Awaited::Comparison(_) = pending.awaited
+        {
+            pending.awaited = Awaited::Nothing;
+        }
+    }
+
     /// Enforces the time limits. Reports a pending error that is due. Declares that a rank has died
     /// if its process has ended and its goodbye is overdue. If the coordinator has not answered the
     /// report in time, makes the pending error the first error and broadcasts it. If this rank is

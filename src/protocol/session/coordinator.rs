@@ -77,7 +77,7 @@ impl Session {
     }
 
     /// Reports this rank's pending error to the coordinator, once.
-    pub fn report(&mut self) {
+    pub(super) fn report(&mut self) {
         let Some(pending) = self.pending.as_mut().filter(|one| !one.reported) else {
             return;
         };
