@@ -217,14 +217,15 @@ impl Settings {
         settings.timeout = timeout(&set)?;
         let seconds = optional(&set, "RINGTREE_STALL_WARNING_S", "a number of seconds")?;
         settings.stall_warning = seconds.map_or(STALL_WARNING_DEFAULT, Duration::from_secs);
-        settings.interface = set("RINGTREE_INTERFACE").map(|name| name.trim().to_owned());
-        settings.host_id = set("RINGTREE_HOST_ID");
-        settings.site = set("RINGTREE_SITE").map(|name| name.trim().to_owned());
+        let word = |name| set(name).map(|value| value.trim().to_owned());
+        settings.interface = word("RINGTREE_INTERFACE");
+        settings.host_id = word("RINGTREE_HOST_ID");
+        settings.site = word("RINGTREE_SITE");
         settings.transport = transport(&set)?;
         settings.device_path = device_path(&set)?;
         settings.checks_calls = checks_calls(&set)?;
         settings.is_reproducible = is_reproducible(&set)?;
-        settings.algorithm = set(ALGORITHM).filter(|name| name != "auto");
+        settings.algorithm = word(ALGORITHM).filter(|name| name != "auto");
         settings.tuning = match (set(TUNING), set(JOB_TUNING)) {
             (Some(value), _) => TuningSource::of_setting(&value)?,
             (None, Some(text)) => TuningSource::HandedOn(text),
@@ -301,7 +302,7 @@ impl Settings {
         let agreed = [
             ("ringtree's version", env!("CARGO_PKG_VERSION").to_owned()),
             ("ringtree's wire version", WIRE_VERSION.to_string()),
-            (ALGORITHM, algorithm.trim().to_owned()),
+            (ALGORITHM, algorithm.to_owned()),
             (TRANSPORT, self.transport.name().to_owned()),
             (TUNING, self.tuning.to_agree()),
             (CHECK, check.to_owned()),

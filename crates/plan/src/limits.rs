@@ -6,7 +6,7 @@ pub const BOUNCE_BYTES: usize = 256 << 10;
 /// Lower limit of a measured cost, as a fraction of the built-in cost.
 pub const TUNING_FACTOR_MIN: f64 = 1e-2;
 /// Upper limit of a measured TCP cost, as a multiple of the built-in cost. It corresponds to 1.2 s
-/// per message and 29 kB/s. Higher costs indicate that the measurement was disturbed, not that the
+/// per message and 27 kB/s. Higher costs indicate that the measurement was disturbed, not that the
 /// link is slow.
 pub const TUNING_FACTOR_MAX_TCP: f64 = 1e5;
 /// Like [`TUNING_FACTOR_MAX_TCP`], but applies to shared memory. It corresponds to 75 µs per

@@ -42,8 +42,8 @@ fn ringtree_variables_take_precedence() {
     let settings = with(&[
         ("RINGTREE_RENDEZVOUS", "h:1"),
         ("RINGTREE_TIMEOUT_MS", "1500"),
-        ("RINGTREE_ALGORITHM", "ring"),
-        ("RINGTREE_HOST_ID", "x"),
+        ("RINGTREE_ALGORITHM", " ring"),
+        ("RINGTREE_HOST_ID", "x "),
         ("RINGTREE_SITE", " y "),
         ("RINGTREE_INTERFACE", "eth1"),
         ("RINGTREE_ATTEMPT", "2"),

@@ -106,7 +106,8 @@ def summary(results, sizes):
     return (
         f"Of {len(found)} results, {same} are the same as with Gloo, {close} differ by at most "
         f"{TOLERANCE:g}, {len(passed) - same - close} differ by more, {failed} pass only with "
-        f"Gloo, and {gained} only with ringtree. In {faster} of {len(timed)} timed cases, ringtree takes at most Gloo's time."
+        f"Gloo, and {gained} only with ringtree. In {faster} of {len(timed)} timed cases, ringtree "
+        "takes at most Gloo's time."
     )
 
 

@@ -44,7 +44,11 @@ def kill_marked(mark):
 
 
 def run(arguments, ranks, variables, log, seconds):
-    """Runs torchrun with these arguments. Returns its exit code, or None after a timeout."""
+    """Runs torchrun with these arguments. Returns its exit code, or None after a timeout.
+
+    Also returns the text that it has written by then. What the ranks write when they are stopped
+    says nothing about the program.
+    """
     mark = uuid.uuid4().hex
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     with open(log, "w") as file:
@@ -57,21 +61,22 @@ def run(arguments, ranks, variables, log, seconds):
             start_new_session=True,
         )
     try:
-        return process.wait(seconds)
+        return process.wait(seconds), log.read_text(errors="replace")
     except subprocess.TimeoutExpired:
+        text = log.read_text(errors="replace")
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_SECONDS)
-        return None
+        return None, text
     finally:
         kill_marked(mark)
         process.wait()
 
 
-def cause(code, text):
+def cause(code, text, seconds):
     """Returns why a program has ended without all of its results."""
     if code is None:
-        return "time limit"
+        return f"still running after {seconds} s"
     # torchrun stops the other processes by SIGTERM.
     signals = [each for each in re.findall(r"Signal \d+ \((\w+)\)", text) if each != "SIGTERM"]
     if code and signals:
@@ -99,11 +104,10 @@ def run_program(program, backend, ranks, logs, folder):
     """Runs a program. Returns its results by case, and why it failed as a whole, or None."""
     log = logs / f"{program.key.replace(':', '_')}.{ranks}.{backend}.log"
     arguments = program.arguments(backend, folder)
-    code = run(arguments, ranks, program.variables(backend), log, program.seconds)
-    text = log.read_text(errors="replace")
+    code, text = run(arguments, ranks, program.variables(backend), log, program.seconds)
     found = results(text)
     is_failed = code != 0 or not found
-    return {"cases": found, "failure": cause(code, text) if is_failed else None}
+    return {"cases": found, "failure": cause(code, text, program.seconds) if is_failed else None}
 
 
 @contextlib.contextmanager
