@@ -38,7 +38,10 @@ class Program:
 
 TORCH_ONLY = ("ddp", "fsdp2", "tensor_parallel", "pipeline", "checkpoint")
 PROGRAMS = (
-    *(Program(file) for file in ("ddp", "ddp_models", "hooks", "powersgd", "zero")),
+    *(Program(file) for file in ("ddp", "ddp_models", "hooks")),
+    # Gloo stops making progress here, and uses all of the time.
+    Program("powersgd", seconds=60),
+    Program("zero"),
     *(Program(file) for file in ("fsdp2", "fsdp1", "tensor_parallel", "dtensor", "pipeline")),
     *(Program(file) for file in ("checkpoint", "calls", "objects", "messages", "devices")),
     Program("detail"),
@@ -59,7 +62,7 @@ PROGRAMS = (
 )
 # Cases that fail with ringtree only, each with the reason.
 KNOWN = {
-    "messages, tags": "receives messages in another order than they were sent in. ringtree delivers "
-    "the messages between two ranks in order, and reports a difference of their tags",
+    "messages, tags": "receives messages in another order than they were sent in. ringtree "
+    "delivers the messages between two ranks in order, and reports a difference of their tags",
 }
 PACKAGES = tuple(dict.fromkeys([*(program.package for program in PROGRAMS), "peft"]))

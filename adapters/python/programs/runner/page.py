@@ -1,6 +1,7 @@
 """Writes docs/programs.md from the kept results."""
 
 import re
+import textwrap
 
 from catalog import KNOWN, PROGRAMS
 from results import TIMED_ROUNDS_MIN, TOLERANCE, outcomes
@@ -9,9 +10,9 @@ HEAD = """# What runs on it
 
 The programs on this page train with torch and with other projects' frameworks. The tool
 `adapters/python/run_programs` runs each of them with Gloo and with ringtree, and writes this page.
-Only the backend differs. The programs are in [adapters/python/programs](../adapters/python/programs).
-[Frameworks](from_torch.md#frameworks) shows how to select ringtree, and [Serving with vLLM](vllm.md)
-how to serve models.
+Only the backend differs. The programs are in
+[adapters/python/programs](../adapters/python/programs). [Frameworks](from_torch.md#frameworks)
+shows how to select ringtree, and [Serving with vLLM](vllm.md) how to serve models.
 
 {summary}
 
@@ -32,11 +33,23 @@ $ adapters/python/run_programs --torch-only    # a short check of five programs 
 WAYS = {"name": "", "group": " (group first)", "stand-in": " (stand-in)"}
 
 
-def plain(text, length=220):
-    """Shortens a text, and escapes the characters that have a meaning in Markdown."""
-    line = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
-    line = line if len(line) <= length else line[: length - 3] + "..."
-    return re.sub(r"([\\<*_|\[\]`])", r"\\\1", line)
+def plain(text):
+    """Escapes the characters that have a meaning in Markdown."""
+    return re.sub(r"([\\<*_|\[\]`])", r"\\\1", text)
+
+
+def quoted(text, length=220):
+    """Shortens an error, and writes it as code."""
+    text = re.sub(r"(\S.{9,90}?: )\1+", r"\1", text).replace("/__w/pytorch/pytorch/", "")
+    line = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).replace("`", "'").split())
+    return f"`{line if len(line) <= length else line[: length - 3] + '...'}`"
+
+
+def filled(text, indent=""):
+    """Breaks the lines of a text."""
+    return textwrap.fill(
+        text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def result_cell(outcome):
@@ -57,30 +70,41 @@ def time_cell(outcome):
     return f"{outcome.ratio:.2f}" if outcome is not None and outcome.ratio else ""
 
 
-def failures_of(name, ranks, outcome):
-    """Yields a line for each backend that fails."""
-    for backend, error in (("Gloo", outcome.gloo_error), ("ringtree", outcome.error)):
-        if error:
-            yield f"- {name}, {ranks} ranks, {backend}: {plain(error)}\n"
-            if outcome.error == error and outcome.case in KNOWN:
-                yield f"  The program {KNOWN[outcome.case]}.\n"
+def failures_of(outcome):
+    """Yields a sentence for each backend that fails."""
+    if outcome.gloo_error:
+        yield f"Gloo: {quoted(outcome.gloo_error)}"
+    if outcome.error:
+        reason = KNOWN.get(outcome.case)
+        yield f"ringtree: {quoted(outcome.error)}" + (f" The program {reason}." if reason else "")
     if outcome.differs and not (outcome.gloo_error or outcome.error):
-        yield f"- {name}, {ranks} ranks: the results differ by {outcome.difference:.1e}\n"
+        yield f"the results differ by {outcome.difference:.1e}"
+
+
+def list_of_failures(results, sizes):
+    """Returns a list of all failures, each with the numbers of ranks at which it occurs."""
+    found = {}
+    for program, size, outcome in every(results, sizes):
+        for sentence in failures_of(outcome):
+            name = plain(outcome.case) + WAYS[program.way]
+            found.setdefault((name, sentence), []).append(str(size))
+    lines = [
+        f"- {name}, {' and '.join(at)} ranks, {sentence}" for (name, sentence), at in found.items()
+    ]
+    return "".join(filled(line, "  ") + "\n" for line in lines)
 
 
 def rows_of(results, program, sizes):
-    """Returns the rows of a program, and lines for its failures."""
+    """Returns the rows of a program."""
     by_size = {size: outcomes(results, program, size) for size in sizes}
     cases = dict.fromkeys(each.case for found in by_size.values() for each in found)
-    rows, failures = "", []
+    rows = ""
     for case in cases:
         found = [next((e for e in by_size[size] if e.case == case), None) for size in sizes]
         name = plain(case) + WAYS[program.way]
         cells = [*map(result_cell, found), *map(time_cell, found)]
         rows += f"| {name} | {' | '.join(cells)} |\n"
-        for size, each in zip(sizes, found):
-            failures.extend(failures_of(name, size, each) if each else ())
-    return rows, failures
+    return rows
 
 
 def every(results, sizes):
@@ -115,32 +139,27 @@ def with_other_torch(results, sizes):
     """Returns a section that counts the results with another version of torch."""
     found = every(results, sizes)
     good = [each for *_, each in found if not (each.gloo_error or each.error or each.differs)]
-    lines = []
-    for program, size, each in found:
-        lines.extend(failures_of(plain(each.case) + WAYS[program.way], size, each))
+    failures = list_of_failures(results, sizes)
     text = f"\n## With torch {results.torch}\n\n{len(good)} of {len(found)} results agree"
-    return f"{text}:\n\n{''.join(lines)}" if lines else f"{text}.\n"
+    return f"{text}:\n\n{failures}" if failures else f"{text}.\n"
 
 
 def written(all_results, sizes):
     """Returns the text of the page, from the results with each version of torch, newest first."""
     results, *others = all_results
     numbers = {"tolerance": TOLERANCE, "rounds": TIMED_ROUNDS_MIN}
-    page = HEAD.format(summary=summary(results, sizes), **numbers)
+    page = HEAD.format(summary=filled(summary(results, sizes)), **numbers)
     head = [f"Result, {size} ranks" for size in sizes] + [f"Time, {size} ranks" for size in sizes]
     table = f"| Program | {' | '.join(head)} |\n|---|{'---|' * len(sizes)}{'--:|' * len(sizes)}\n"
-    failures = []
     for package in dict.fromkeys(program.package for program in PROGRAMS):
         rows = ""
         for program in PROGRAMS:
             if program.package == package:
-                more, faults = rows_of(results, program, sizes)
-                rows += more
-                failures += faults
+                rows += rows_of(results, program, sizes)
         if rows:
             names = [package, "peft"] if package == "transformers" else [package]
             titles = [f"{name} {results.versions.get(name, '')}" for name in names]
             page += f"\n## {', '.join(titles)}\n\n{table}{rows}"
-    if failures:
-        page += "\n## Failures\n\n" + "".join(failures)
+    if failures := list_of_failures(results, sizes):
+        page += f"\n## Failures\n\n{failures}"
     return page + "".join(with_other_torch(other, sizes) for other in others)

@@ -46,8 +46,7 @@ def kill_marked(mark):
 def run(arguments, ranks, variables, log, seconds):
     """Runs torchrun with these arguments. Returns its exit code, or None after a timeout.
 
-    Also returns the text that it has written by then. What the ranks write when they are stopped
-    says nothing about the program.
+    Also returns its output, without that after the timeout, which is about the termination.
     """
     mark = uuid.uuid4().hex
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
@@ -81,7 +80,10 @@ def cause(code, text, seconds):
     signals = [each for each in re.findall(r"Signal \d+ \((\w+)\)", text) if each != "SIGTERM"]
     if code and signals:
         return f"exit code {code}; torchrun reports {signals[-1]}"
-    return f"exit code {code}" if code else "no result"
+    # torchrun may have restarted the program after the earlier errors.
+    errors = re.findall(r"^(?:\[rank\d+\]: )?(\w+Error: .+)", text, re.MULTILINE)
+    said = f"exit code {code}" if code else "no result"
+    return f"{said}: {errors[-1]}" if errors else said
 
 
 def results(text):
