@@ -65,7 +65,9 @@ class Program:
     def note(self, output):
         """Records the times in a program's CSV output. Returns the number of wrong elements."""
         wrong = 0
-        for row in csv.DictReader(io.StringIO(output)):
+        # A library may print messages before the table.
+        table = output[max(output.find("collective,"), 0):]
+        for row in csv.DictReader(io.StringIO(table)):
             try:
                 size, time_us = int(row["bytes"]), float(row["time_us"])
                 row_wrong = int(row["wrong"])
