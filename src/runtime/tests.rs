@@ -6,6 +6,7 @@ use crate::engine::cache::{MessageEnd, Prepared};
 use crate::engine::group::{Memory, Order, Start};
 use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
+use crate::limits::{DEVICE_LOOKS, DEVICE_SLEEP};
 use crate::link::Link;
 use crate::link::stream::StreamLink;
 use crate::link::tcp::TcpLink;
@@ -15,12 +16,13 @@ use crate::sys::memory::Region;
 use std::sync::Arc;
 
 /// A [`Host`] that counts how often work was left to the background thread, and records how many
-/// messages had been sent when it was closed.
+/// messages had been sent when it was closed, and the longest pause that was allowed.
 #[derive(Default)]
 struct Recorder {
     handed_over: Arc<AtomicUsize>,
     sent: AtomicUsize,
     sent_before_close: Arc<Mutex<Option<usize>>>,
+    longest_pause: Mutex<Duration>,
 }
 
 impl Host for Recorder {
@@ -30,7 +32,9 @@ impl Host for Recorder {
     fn clock(&self) -> Clock {
         Box::new(|| Duration::ZERO)
     }
-    fn pause_polling(&self, _: u32, _: Duration) -> Waited {
+    fn pause_polling(&self, _: u32, at_most: Duration) -> Waited {
+        let mut longest = self.longest_pause.lock().unwrap();
+        *longest = at_most.max(*longest);
         Waited::Briefly
     }
     fn wake(&self) {}
@@ -58,6 +62,17 @@ impl Host for Recorder {
         let sent = self.sent.load(Ordering::Relaxed);
         *self.sent_before_close.lock().unwrap() = Some(sent);
     }
+}
+
+/// A device wakes no thread, and a host may sleep instead of yielding.
+#[test]
+fn pause_while_device_is_busy_is_short() {
+    let host = Recorder::default();
+    for idle_passes in 1..=DEVICE_LOOKS {
+        assert_eq!(host.pause_for_device(idle_passes), Waited::Briefly);
+    }
+    assert_eq!(*host.longest_pause.lock().unwrap(), DEVICE_SLEEP);
+    assert_eq!(host.pause_for_device(DEVICE_LOOKS + 1), Waited::Asleep);
 }
 
 #[test]
