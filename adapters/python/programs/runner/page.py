@@ -127,28 +127,28 @@ def summary(results, sizes):
     gained = sum(bool(each.gloo_error) and not each.error for each in found)
     timed = [each.ratio for each in passed if each.ratio]
     faster = sum(ratio <= 1 for ratio in timed)
-    return (
+    text = (
         f"Of {len(found)} results, {same} are the same as with Gloo, {close} differ by at most "
         f"{TOLERANCE:g}, {len(passed) - same - close} differ by more, {failed} pass only with "
-        f"Gloo, and {gained} only with ringtree. In {faster} of {len(timed)} timed cases, ringtree "
-        "takes at most Gloo's time."
+        f"Gloo, and {gained} only with ringtree."
     )
+    if timed:
+        text += f" In {faster} of {len(timed)} timed cases, ringtree takes at most Gloo's time."
+    return filled(text)
 
 
 def with_other_torch(results, sizes):
-    """Returns a section that counts the results with another version of torch."""
-    found = every(results, sizes)
-    good = [each for *_, each in found if not (each.gloo_error or each.error or each.differs)]
+    """Returns a section about the results with another version of torch."""
+    section = f"\n## With torch {results.torch}\n\n{summary(results, sizes)}\n"
     failures = list_of_failures(results, sizes)
-    text = f"\n## With torch {results.torch}\n\n{len(good)} of {len(found)} results agree"
-    return f"{text}:\n\n{failures}" if failures else f"{text}.\n"
+    return f"{section}\n{failures}" if failures else section
 
 
 def written(all_results, sizes):
     """Returns the text of the page, from the results with each version of torch, newest first."""
     results, *others = all_results
     numbers = {"tolerance": TOLERANCE, "rounds": TIMED_ROUNDS_MIN}
-    page = HEAD.format(summary=filled(summary(results, sizes)), **numbers)
+    page = HEAD.format(summary=summary(results, sizes), **numbers)
     head = [f"Result, {size} ranks" for size in sizes] + [f"Time, {size} ranks" for size in sizes]
     table = f"| Program | {' | '.join(head)} |\n|---|{'---|' * len(sizes)}{'--:|' * len(sizes)}\n"
     for package in dict.fromkeys(program.package for program in PROGRAMS):
