@@ -41,21 +41,6 @@ def killed():
         assert isinstance(error, RuntimeError) and isinstance(error, ConnectionError)
 
 
-def killed_while_sync():
-    import torch
-
-    dist = torch_group()
-    import ringtree
-
-    dist.all_reduce(torch.ones(3))
-    if dist.get_rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    try:
-        dist.all_reduce(torch.ones(3))
-    except ringtree.Error as error:
-        show(error)
-
-
 def killed_in_training():
     import torch
     from torch.nn.parallel import DistributedDataParallel

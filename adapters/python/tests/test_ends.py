@@ -16,9 +16,9 @@ def fields(out):
     return lines[0], lines[-1][1]
 
 
-@pytest.mark.parametrize("how", ["killed", "killed_while_sync"])
+@pytest.mark.parametrize("how", ["sync", "async"])
 def test_error_names_killed_rank(how):
-    ends = Job("ends.py", 4, how, "async").end()
+    ends = Job("ends.py", 4, "killed", how).end()
     assert ends[1][0] == -signal.SIGKILL
     for rank in (0, 2, 3):
         code, out, errors = ends[rank]

@@ -39,7 +39,7 @@ class Program:
 TORCH_ONLY = ("ddp", "fsdp2", "tensor_parallel", "pipeline", "checkpoint")
 PROGRAMS = (
     *(Program(file) for file in ("ddp", "ddp_models", "hooks")),
-    # Gloo stops making progress here, and uses all of the time.
+    # Gloo often hangs here until the time limit.
     Program("powersgd", seconds=60),
     Program("zero"),
     *(Program(file) for file in ("fsdp2", "fsdp1", "tensor_parallel", "dtensor", "pipeline")),

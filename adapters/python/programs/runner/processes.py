@@ -46,7 +46,7 @@ def kill_marked(mark):
 def run(arguments, ranks, variables, log, seconds):
     """Runs torchrun with these arguments. Returns its exit code, or None after a timeout.
 
-    Also returns its output, without that after the timeout, which is about the termination.
+    Also returns its output. After a timeout, omits messages about the termination.
     """
     mark = uuid.uuid4().hex
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
