@@ -147,15 +147,6 @@ fn readme_times_of_the_thesis_match_their_page() {
 }
 
 #[test]
-fn readme_length_of_the_training_example_matches_its_file() {
-    let lines = page("examples/15_training.rs").lines().count();
-    assert!(
-        page("README.md").contains(&format!("in {lines} lines")),
-        "{lines}"
-    );
-}
-
-#[test]
 fn every_registry_entry_is_complete() {
     for (entry, algorithm) in REGISTRY.iter().zip(Algorithm::ALL) {
         assert_eq!(entry.algorithm, *algorithm);
