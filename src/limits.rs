@@ -251,6 +251,9 @@ pub const IDLE_SLEEP: Duration = Duration::from_millis(50);
 /// Interval at which a sleeping rank checks for disconnections once its peers know that it is
 /// waiting.
 pub const NOTIFIED_SLEEP: Duration = DISCONNECT_CHECK_INTERVAL;
+/// Shortest time that a rank sleeps in the reactor, which rounds shorter times up. For a shorter
+/// time, the rank sleeps without waiting for its peers.
+pub const REACTOR_SLEEP_MIN: Duration = Duration::from_millis(1);
 /// Size, in bytes, of the largest gradient bucket that is chosen automatically. This is PyTorch's
 /// default bucket size.
 pub const BUCKET_BYTES_MAX: usize = 25 << 20;
@@ -338,7 +341,8 @@ pub const DEVICE_PINNED_BYTES_MAX: usize = 256 << 20;
 /// Number of pinned areas that a device buffer keeps for copies of its contents. While the stream
 /// copies from one area, the host fills the other.
 pub const BUFFER_AREAS_MAX: usize = 2;
-/// Number of times that a busy device is polled without sleeping in between.
+/// Number of times that a busy device is polled without sleeping in between, unless another program
+/// needs the core.
 pub const DEVICE_LOOKS: u32 = 100;
 /// Time that a caller sleeps between subsequent polls of a busy device.
 pub const DEVICE_SLEEP: Duration = Duration::from_micros(20);

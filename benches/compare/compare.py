@@ -282,6 +282,8 @@ def torch_peer(options, _, name):
         probe = "import torch.distributed as found; raise SystemExit(not found.is_available())"
         if run([python, "-c", probe], PROBE_LIMIT_S)[0] != 0:
             raise Trouble(f"skipped: {python} has no PyTorch; pass --python PATH")
+    elif options.transport == "tcp":
+        raise Trouble("skipped: it communicates only in shared memory")
     else:
         # PyTorch compiles with the command `ninja`, which is next to the environment's interpreter.
         folder = os.path.dirname(os.path.abspath(python))

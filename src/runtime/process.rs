@@ -15,7 +15,8 @@ use crate::engine::medium::host::Links;
 use crate::error::{Error, Result};
 use crate::event::{Event, EventQueue};
 use crate::limits::{
-    CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, EVENTS_SETTLE_MAX, SPIN_PASSES, YIELD_PASSES,
+    CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, EVENTS_SETTLE_MAX, REACTOR_SLEEP_MIN, SPIN_PASSES,
+    YIELD_PASSES,
 };
 use crate::link::Link;
 use crate::link::stream::StreamLink;
@@ -207,6 +208,9 @@ impl Host for ProcessHost {
             Waited::Briefly
         } else if idle_passes <= spins + YIELD_PASSES && self.yields() {
             Waited::Briefly
+        } else if at_most < REACTOR_SLEEP_MIN {
+            std::thread::sleep(at_most);
+            Waited::Asleep
         } else if self.shared.arm() {
             // Poll once more, now that the doorbell is armed.
             Waited::Briefly

@@ -31,7 +31,7 @@ def whole_world():
 
 halved = default_hooks.bf16_compress_wrapper(power_sgd.powerSGD_hook)
 quantized = quantization_hooks.quantization_pertensor_hook
-common.run("DDP, PowerSGD hook", with_hook(power_sgd.powerSGD_hook, approximation))
+common.run("DDP, PowerSGD hook in f32", with_hook(power_sgd.powerSGD_hook, approximation))
 common.run("DDP, PowerSGD hook in bf16", with_hook(halved, approximation))
 common.run("DDP, quantization hook", with_hook(quantized, whole_world))
 dist.destroy_process_group()

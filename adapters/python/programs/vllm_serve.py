@@ -10,8 +10,8 @@ import statistics
 import time
 import zlib
 
-os.environ.update(VLLM_CPU_OMP_THREADS_BIND="nobind", OMP_NUM_THREADS="1")
-
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from vllm import LLM, EngineArgs, SamplingParams

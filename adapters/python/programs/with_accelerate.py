@@ -50,7 +50,9 @@ def trained():
     use_other_calls(own)
     mean = own.gather_for_metrics(loss.detach()).mean().item()
     own.end_training()
-    return mean, seconds[common.WARM_UP_STEPS :]
+    seconds = seconds[common.WARM_UP_STEPS :]
+    # Every second batch communicates.
+    return mean, [sum(each) for each in zip(seconds[::2], seconds[1::2])]
 
 
 if __name__ == "__main__":

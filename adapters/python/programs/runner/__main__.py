@@ -1,4 +1,4 @@
-"""Runs programs of other projects with Gloo and ringtree, and compares the results.
+"""Runs programs that use torch and its frameworks with Gloo and ringtree, and compares results.
 
 Results are kept, so that the next run continues an interrupted one. They are discarded if a
 package's version, the installed ringtree or a program changes.
@@ -18,16 +18,19 @@ from results import Results, outcomes, versions
 
 HERE = Path(__file__).resolve().parent.parent
 PAGE = HERE.parents[2] / "docs" / "programs.md"
+SIZES = (2, 4)
 
 
 def parse():
     parser = argparse.ArgumentParser(prog="run_programs", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="rerun only these programs (NAME or NAME:WAY)")
-    parser.add_argument("--rounds", type=int, default=1, help="runs with each backend (default 1)")
+    parser.add_argument("names", nargs="*", help="run only these programs (NAME or NAME:WAY)")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="runs with each backend, kept ones included (default 1)"
+    )
     parser.add_argument("--ranks", default="2,4", help="numbers of processes (default 2,4)")
     parser.add_argument("--torch-only", action="store_true", help="a short check without a page")
-    parser.add_argument("--neighbors", type=int, default=0, help="number of busy loops meanwhile")
-    parser.add_argument("--page", action="store_true", help="only write the page again")
+    parser.add_argument("--neighbors", type=int, default=0, help="busy loops to run alongside")
+    parser.add_argument("--page", action="store_true", help="rewrite the page from the kept results")
     parser.add_argument("--no-page", action="store_true", help="do not write the page")
     parser.add_argument("--folder", type=Path, required=True, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -49,7 +52,7 @@ def selected(options):
 
 def show(program, ranks, found):
     for each in found:
-        cells = [page.result_cell(each), page.time_cell(each), each.gloo_error, each.error]
+        cells = [page.result_cell(each), page.time_cell(each), each.gloo.error, each.ringtree.error]
         text = " | ".join(cell for cell in cells if cell)
         print(f"{program.key}, {ranks} ranks | {each.case} | {text}", flush=True)
 
@@ -72,31 +75,39 @@ def run_all(options, results):
     faults = []
     for program in selected(options):
         for ranks in options.sizes:
-            if options.names or options.torch_only:
+            if options.torch_only:
                 results.forget(program, ranks)
             found = run_rounds(options, results, program, ranks)
-            if options.torch_only and not found:
-                faults.append(f"{program.key}: no results")
             faults += [f"{program.key}, {ranks} ranks: {e.case}" for e in found if e.is_fault]
             if options.torch_only:
-                faults += [f"{program.key}: {e.case}: both fail" for e in found if both_fail(e)]
+                faults += [f"{program.key}: {e.case}: both fail" for e in found if e.fail_both]
     return faults
-
-
-def both_fail(outcome):
-    return outcome.gloo_error is not None and outcome.error is not None
 
 
 def kept_results(folder):
     """Returns the results with each version of torch, newest first.
 
-    Omits results of other programs or of another ringtree than the newest ones.
+    Exits if a page cannot be made of them.
     """
     found = [Results(file) for file in folder.glob("results_[0-9]*.json")]
+    if not found:
+        sys.exit("run_programs: no results are kept; run the programs first")
     numbers = [[int(word) for word in re.findall(r"\d+", each.torch)] for each in found]
     found = [each for _, each in sorted(zip(numbers, found), key=itemgetter(0), reverse=True)]
     same = itemgetter("ringtree", "programs")
-    return [each for each in found if same(each.versions) == same(found[0].versions)]
+    for each in found:
+        if same(each.versions) != same(found[0].versions):
+            sys.exit(
+                "run_programs: the results differ in ringtree or in the programs; run the programs "
+                f"again, or delete the older one of {each.path} and {found[0].path}"
+            )
+    for program in PROGRAMS:
+        if not all(outcomes(found[0], program, size) for size in SIZES):
+            sys.exit(
+                f"run_programs: the page is not written, because {program.key} has no results "
+                f"with torch {found[0].torch} and all numbers of ranks; run all programs"
+            )
+    return found
 
 
 def main():
@@ -110,16 +121,17 @@ def main():
         name = "torch_only" if options.torch_only else "results"
         name += f"_neighbors_{options.neighbors}" if options.neighbors else ""
         results = Results(options.folder / f"{name}_{used['torch']}.json")
-        results.expect(used)
+        if results.expect(used) and options.names and results.path.exists():
+            sys.exit(
+                f"run_programs: {results.path} has results of other versions, which a run would "
+                "discard; run all programs, or delete the file"
+            )
         with processes.neighbors(options.neighbors):
             faults = run_all(options, results)
     if not (options.no_page or options.torch_only or options.neighbors):
-        results = kept_results(options.folder)
-        if not results:
-            sys.exit("run_programs: no results are kept; run the programs first")
-        PAGE.write_text(page.written(results, options.sizes))
+        PAGE.write_text(page.written(kept_results(options.folder), SIZES))
     if faults:
-        print("Other than expected, only ringtree fails or its result differs from Gloo's:")
+        print("Unexpected results:")
         print("".join(f"  {fault}\n" for fault in faults), end="")
         sys.exit(1)
 

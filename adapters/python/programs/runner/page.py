@@ -4,11 +4,11 @@ import re
 import textwrap
 
 from catalog import KNOWN, PROGRAMS
-from results import TIMED_ROUNDS_MIN, TOLERANCE, outcomes
+from results import TOLERANCE, outcomes
 
 HEAD = """# What runs on it
 
-The programs on this page train with torch and with other projects' frameworks. The tool
+The programs on this page use torch and frameworks built on torch. The tool
 `adapters/python/run_programs` runs each of them with Gloo and with ringtree, and writes this page.
 Only the backend differs. The programs are in
 [adapters/python/programs](../adapters/python/programs). [Frameworks](from_torch.md#frameworks)
@@ -17,18 +17,28 @@ shows how to select ringtree, and [Serving with vLLM](vllm.md) how to serve mode
 {summary}
 
 ```console
-$ adapters/python/run_programs --rounds 3      # all programs
-$ adapters/python/run_programs ddp with_ray    # again, only these two
-$ adapters/python/run_programs --torch-only    # a short check of five programs that need only torch
+$ adapters/python/run_programs --rounds 3               # all programs
+$ adapters/python/run_programs --rounds 5 ddp with_ray  # two more rounds of these programs
+$ TORCH={other} adapters/python/run_programs             # with another version of torch
+$ adapters/python/run_programs --torch-only             # a quick check: torch alone, 2 ranks
+```
+
+The tool installs torch and the frameworks in a separate environment. To run one program
+yourself, choose a backend:
+
+```console
+$ PROGRAM_BACKEND=ringtree torchrun --standalone --nproc-per-node 2 adapters/python/programs/ddp.py
 ```
 
 - *Result*: the last loss, or another value that must not depend on the backend. "Same" means equal
   bits. A number is the relative difference. A difference above {tolerance:g} is a failure.
 - *Time*: the median time of a step, divided by Gloo's. Below 1, ringtree is faster. All ranks run
-  on one machine, and the runs alternate between the backends. Each ratio is from at least {rounds}
-  rounds; the table omits the others.
+  on one machine with {cores} cores, with one thread each, and the runs alternate between the
+  backends. Each ratio is from {rounds} rounds.
 - *Group first*: the program calls `init_process_group` before it uses the framework.
-- *Stand-in*: the program uses the name "gloo" and runs with `python -m ringtree.gloo`.
+- *Stand-in*: the program asks for "gloo". For ringtree, it is started with `-m ringtree.gloo`.
+- *NAME, exit*, among the failures: all cases passed, and the program failed afterwards.
+- An empty cell means that the case has no such result, or that its time was not measured.
 """
 WAYS = {"name": "", "group": " (group first)", "stand-in": " (stand-in)"}
 
@@ -55,12 +65,12 @@ def filled(text, indent=""):
 def result_cell(outcome):
     if outcome is None:
         return ""
-    if outcome.gloo_error and outcome.error:
+    if outcome.fail_both:
         return "both fail"
-    if outcome.gloo_error:
-        return "passes, Gloo fails"
-    if outcome.error:
+    if outcome.ringtree.failures:
         return "**fails**"
+    if outcome.difference is None:
+        return "passes, Gloo fails"
     if outcome.differs:
         return "**differs**"
     return f"{outcome.difference:.0e}" if outcome.difference else "same"
@@ -72,12 +82,12 @@ def time_cell(outcome):
 
 def failures_of(outcome):
     """Yields a sentence for each backend that fails."""
-    if outcome.gloo_error:
-        yield f"Gloo: {quoted(outcome.gloo_error)}"
-    if outcome.error:
-        reason = KNOWN.get(outcome.case)
-        yield f"ringtree: {quoted(outcome.error)}" + (f" The program {reason}." if reason else "")
-    if outcome.differs and not (outcome.gloo_error or outcome.error):
+    for name, ends in (("Gloo", outcome.gloo), ("ringtree", outcome.ringtree)):
+        if ends.failures:
+            often = f" ({ends.failures} of {ends.rounds} rounds)" if ends.passes else ""
+            reason = KNOWN.get(outcome.case) if name == "ringtree" else None
+            yield f"{name}{often}: {quoted(ends.error)}" + (f" The program {reason}." * bool(reason))
+    if outcome.differs:
         yield f"the results differ by {outcome.difference:.1e}"
 
 
@@ -97,7 +107,8 @@ def list_of_failures(results, sizes):
 def rows_of(results, program, sizes):
     """Returns the rows of a program."""
     by_size = {size: outcomes(results, program, size) for size in sizes}
-    cases = dict.fromkeys(each.case for found in by_size.values() for each in found)
+    every = (each for found in by_size.values() for each in found if not each.is_exit)
+    cases = dict.fromkeys(each.case for each in every)
     rows = ""
     for case in cases:
         found = [next((e for e in by_size[size] if e.case == case), None) for size in sizes]
@@ -119,21 +130,28 @@ def every(results, sizes):
 
 def summary(results, sizes):
     """Returns a sentence that counts the results."""
-    found = [each for *_, each in every(results, sizes)]
-    passed = [each for each in found if not (each.gloo_error or each.error)]
-    same = sum(each.difference == 0 for each in passed)
-    close = sum(0 < each.difference <= TOLERANCE for each in passed)
-    failed = sum(bool(each.error) and not each.gloo_error for each in found)
-    gained = sum(bool(each.gloo_error) and not each.error for each in found)
-    timed = [each.ratio for each in passed if each.ratio]
-    faster = sum(ratio <= 1 for ratio in timed)
+    ended = [each for *_, each in every(results, sizes)]
+    found = [each for each in ended if not each.is_exit]
+    both = sum(each.fail_both for each in found)
+    failed = sum(each.ringtree.failures > 0 for each in found) - both
+    gained = sum(each.ringtree.failures == 0 and each.difference is None for each in found)
+    passed = [each.difference for each in found if not each.ringtree.failures]
+    same = passed.count(0)
+    close = sum(0 < each <= TOLERANCE for each in passed if each is not None)
+    more = len(found) - both - failed - gained - same - close
+    timed = [each for each in found if each.ratio]
+    faster = sum(each.ratio <= 1 for each in timed)
+    always = sum(each.is_always_faster for each in timed)
     text = (
         f"Of {len(found)} results, {same} are the same as with Gloo, {close} differ by at most "
-        f"{TOLERANCE:g}, {len(passed) - same - close} differ by more, {failed} pass only with "
-        f"Gloo, and {gained} only with ringtree."
+        f"{TOLERANCE:g}, {more} differ by more, {failed} pass only with Gloo, {gained} only with "
+        f"ringtree, and {both} fail with both."
     )
     if timed:
-        text += f" In {faster} of {len(timed)} timed cases, ringtree takes at most Gloo's time."
+        text += (
+            f" In {faster} of {len(timed)} timed cases, ringtree's median time is at most Gloo's. In "
+            f"{always} cases, every round with ringtree is faster than every round with Gloo."
+        )
     return filled(text)
 
 
@@ -141,14 +159,21 @@ def with_other_torch(results, sizes):
     """Returns a section about the results with another version of torch."""
     section = f"\n## With torch {results.torch}\n\n{summary(results, sizes)}\n"
     failures = list_of_failures(results, sizes)
-    return f"{section}\n{failures}" if failures else section
+    return f"{section}\nThe failures:\n\n{failures}" if failures else section
 
 
 def written(all_results, sizes):
     """Returns the text of the page, from the results with each version of torch, newest first."""
     results, *others = all_results
-    numbers = {"tolerance": TOLERANCE, "rounds": TIMED_ROUNDS_MIN}
-    page = HEAD.format(summary=summary(results, sizes), **numbers)
+    timed = [each for *_, each in every(results, sizes) if each.ratio]
+    rounds = {each.rounds_timed for each in timed} or {0}
+    page = HEAD.format(
+        summary=summary(results, sizes),
+        tolerance=TOLERANCE,
+        cores=results.cores,
+        rounds=" to ".join(map(str, sorted({min(rounds), max(rounds)}))),
+        other=others[0].torch if others else "VERSION",
+    )
     head = [f"Result, {size} ranks" for size in sizes] + [f"Time, {size} ranks" for size in sizes]
     table = f"| Program | {' | '.join(head)} |\n|---|{'---|' * len(sizes)}{'--:|' * len(sizes)}\n"
     for package in dict.fromkeys(program.package for program in PROGRAMS):

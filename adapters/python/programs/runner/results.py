@@ -5,14 +5,15 @@ import importlib.metadata
 import importlib.util
 import json
 import math
+import os
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from catalog import GLOO, KNOWN, PACKAGES, RINGTREE
+from catalog import BACKENDS, GLOO, KNOWN, PACKAGES, RINGTREE
 
 HERE = Path(__file__).resolve().parent
-# Reductions in bf16 in another order differ by less than this.
+# Losses differ by less than this if only the order of bf16 reductions differs.
 TOLERANCE = 5e-5
 # Fewer rounds say too little about a ratio of times.
 TIMED_ROUNDS_MIN = 3
@@ -27,7 +28,7 @@ def versions():
         except importlib.metadata.PackageNotFoundError:
             continue
     ringtree = Path(importlib.util.find_spec("ringtree").origin).parent
-    programs = HERE.parent.glob("*.py")
+    programs = [*HERE.parent.glob("*.py"), HERE / "catalog.py", HERE / "processes.py"]
     return {**found, "ringtree": digest(ringtree.glob("*.*")), "programs": digest(programs)}
 
 
@@ -46,9 +47,11 @@ class Results:
         self.kept = json.loads(path.read_text()) if path.exists() else {}
 
     def expect(self, versions):
-        """Discards the kept runs if they used other versions."""
+        """Discards the kept runs if they used other versions. Returns True if none are left."""
         if self.kept.get("versions") != versions:
-            self.kept = {"versions": versions, "runs": {}}
+            cores = len(os.sched_getaffinity(0))
+            self.kept = {"versions": versions, "cores": cores, "runs": {}}
+        return not self.kept["runs"]
 
     @property
     def versions(self):
@@ -58,6 +61,11 @@ class Results:
     def torch(self):
         """The version of torch."""
         return self.versions["torch"]
+
+    @property
+    def cores(self):
+        """The number of cores on which the programs ran."""
+        return self.kept["cores"]
 
     def runs(self, program, ranks):
         return self.kept["runs"].setdefault(program.key, {}).setdefault(str(ranks), {})
@@ -76,25 +84,57 @@ class Results:
 
 
 @dataclass
+class Ends:
+    """How a case has ended with a backend: the number of rounds, and that of failures."""
+
+    rounds: int = 0
+    failures: int = 0
+    # The first failure.
+    error: str | None = None
+
+    @property
+    def passes(self):
+        """True if the case has passed in some round."""
+        return self.failures < self.rounds
+
+    def add(self, error):
+        self.rounds += 1
+        self.failures += error is not None
+        self.error = self.error or error
+
+
+@dataclass
 class Outcome:
-    """A case of a program: the errors of both backends, the difference and the ratio of times."""
+    """A case of a program: its ends, the largest difference and the ratios of times.
+
+    If `is_exit` is true, this is not a case but the end of the program after its last case.
+    """
 
     case: str
-    gloo_error: str | None = None
-    error: str | None = None
-    difference: float = 0.0
+    gloo: Ends = field(default_factory=Ends)
+    ringtree: Ends = field(default_factory=Ends)
+    # The number of rounds in which only ringtree failed.
+    losses: int = 0
+    # None if there is no round in which the case passed with both backends.
+    difference: float | None = None
+    # The ratio of the median times, and whether every round was faster than all of Gloo's.
     ratio: float | None = None
-    milliseconds: float | None = None
+    rounds_timed: int = 0
+    is_always_faster: bool = False
+    is_exit: bool = False
 
     @property
     def is_fault(self):
-        """Whether only ringtree fails or differs although no reason is known, or no longer does."""
-        is_worse = self.error is not None or self.differs
-        return self.gloo_error is None and is_worse != (self.case in KNOWN)
+        """True if only ringtree fails or differs without a reason in KNOWN, or no longer with one."""
+        return bool(self.losses or self.differs) != (self.case in KNOWN)
+
+    @property
+    def fail_both(self):
+        return not (self.gloo.passes or self.ringtree.passes)
 
     @property
     def differs(self):
-        return self.difference > TOLERANCE
+        return (self.difference or 0) > TOLERANCE
 
 
 def difference(first, second):
@@ -107,54 +147,63 @@ def difference(first, second):
     return math.inf
 
 
-def ends_of(rounds, backend, case):
-    """Returns how a case has ended in each round: a value or an error."""
-    found = []
+def end_of(run, case, cases):
+    """Returns how a case has ended in a run: a value or an error. Returns None if it was not run.
+
+    The first case without a result is the one in which the program failed.
+    """
+    missing = [each for each in cases if each not in run["cases"]]
+    if missing and missing[0] == case:
+        return {"error": run["failure"] or "no result"}
+    return run["cases"].get(case)
+
+
+def outcome(rounds, case, cases):
+    """Returns the outcome of a case in the rounds that both backends have run."""
+    found = Outcome(case)
+    times = []
     for each in rounds:
-        run = each.get(backend)
-        if run is not None:
-            missing = {"error": run["failure"] or "no result"}
-            found.append(run["cases"].get(case, missing))
+        ends = [end_of(each[backend], case, cases) for backend in BACKENDS]
+        for of_backend, end in zip((found.gloo, found.ringtree), ends):
+            if end is not None:
+                of_backend.add(end.get("error"))
+        gloo, ringtree = (end or {} for end in ends)
+        found.losses += "error" in ringtree and "error" not in gloo
+        if "value" in gloo and "value" in ringtree:
+            now = difference(gloo["value"], ringtree["value"])
+            found.difference = max(found.difference or 0.0, now)
+            if gloo["ms"] and ringtree["ms"]:
+                times.append((gloo["ms"], ringtree["ms"]))
+    if len(times) >= TIMED_ROUNDS_MIN:
+        gloo, ringtree = zip(*times)
+        found.ratio = statistics.median(ringtree) / statistics.median(gloo)
+        found.rounds_timed = len(times)
+        found.is_always_faster = max(ringtree) < min(gloo)
     return found
 
 
-def outcome(rounds, case):
-    both = {backend: ends_of(rounds, backend, case) for backend in (GLOO, RINGTREE)}
-    errors = {
-        backend: next((end["error"] for end in ends if "error" in end), None)
-        for backend, ends in both.items()
-    }
-    found = Outcome(case, errors[GLOO], errors[RINGTREE])
-    if found.gloo_error or found.error:
-        return found
-    pairs = zip(both[GLOO], both[RINGTREE])
-    differences = [difference(one["value"], other["value"]) for one, other in pairs]
-    found.difference = max(differences, default=0.0)
-    times = [[end["ms"] for end in ends if end["ms"]] for ends in both.values()]
-    if min(map(len, times)) >= TIMED_ROUNDS_MIN:
-        gloo, found.milliseconds = map(statistics.median, times)
-        found.ratio = found.milliseconds / gloo
+def exit_outcome(rounds, name, cases):
+    """Returns how a program has ended after its last case, in the rounds in which no case failed."""
+    found = Outcome(f"{name}, exit", is_exit=True)
+    for each in rounds:
+        errors = {}
+        for backend, of_backend in zip(BACKENDS, (found.gloo, found.ringtree)):
+            run = each[backend]
+            if all("value" in run["cases"].get(case, {}) for case in cases):
+                errors[backend] = run["failure"]
+                of_backend.add(run["failure"])
+        found.losses += bool(errors.get(RINGTREE)) and not errors.get(GLOO)
     return found
 
 
 def outcomes(results, program, ranks):
-    """Returns the outcomes of a program's cases in the rounds that both backends have run."""
+    """Returns the outcomes of a program's cases and of its end."""
     runs = results.runs(program, ranks)
-    rounds = [runs[at] for at in sorted(runs, key=int) if len(runs[at]) == 2]
-    cases = {}
-    for each in rounds:
-        for backend in (GLOO, RINGTREE):
-            cases.update(dict.fromkeys(each[backend]["cases"]))
-    found = [outcome(rounds, case) for case in cases]
-    failures = {
-        backend: next((e[backend]["failure"] for e in rounds if e[backend]["failure"]), None)
-        for backend in (GLOO, RINGTREE)
-    }
-    # A program that has failed after its last case, or before its first.
-    if any(each.gloo_error for each in found):
-        failures[GLOO] = None
-    if any(each.error for each in found):
-        failures[RINGTREE] = None
-    if any(failures.values()):
-        found.append(Outcome(f"{program.file}, exit", failures[GLOO], failures[RINGTREE]))
-    return found
+    rounds = [runs[at] for at in sorted(runs, key=int) if len(runs[at]) == len(BACKENDS)]
+    cases = dict.fromkeys(
+        case for each in rounds for backend in BACKENDS for case in each[backend]["cases"]
+    )
+    if rounds and not cases:
+        cases = {program.file: None}
+    ended = exit_outcome(rounds, program.file, cases)
+    return [*(outcome(rounds, case, cases) for case in cases), *([ended] if rounds else [])]

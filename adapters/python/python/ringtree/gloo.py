@@ -1,9 +1,9 @@
-"""Runs a program that can only use Gloo over ringtree, without changes.
+"""Runs an unmodified program that supports only Gloo, with ringtree instead.
 
-    torchrun --nproc-per-node 2 -m ringtree.gloo train.py --epochs 3
+    torchrun --standalone --nproc-per-node 2 -m ringtree.gloo train.py --epochs 3
 
-This module calls `ringtree.torch.stand_in_for_gloo()` and then runs the program. `-m ringtree.gloo
--m package.module` runs a module. Processes that the program starts, for example with
+This module calls `ringtree.torch.stand_in_for_gloo()` and then runs the program, or with
+`-m ringtree.gloo -m package.module` a module. Processes that the program starts, for example with
 `torch.multiprocessing.spawn`, use Gloo unless they call `stand_in_for_gloo()`, too.
 """
 

@@ -2,7 +2,7 @@
 
     from ringtree.ray import register
 
-    register()  # in the driver and in every actor, before a group is created
+    register()  # in every actor, and in a driver that calls create_collective_group
     ray.util.collective.init_collective_group(world_size, rank, backend="RINGTREE")
 
 The actors connect through Ray's key-value store. Tensors must be contiguous NumPy arrays, or torch
@@ -185,7 +185,8 @@ def _array(tensor):
         return tensor, None
     if type(tensor).__module__.partition(".")[0] != "torch" or not tensor.is_cpu:
         raise UsageError(
-            f"tensors must be NumPy arrays or torch tensors in host memory; got {type(tensor)}"
+            "tensors must be NumPy arrays or torch tensors in host memory; got "
+            f"{type(tensor).__name__} in {getattr(tensor, 'device', 'host memory')}"
         )
     import torch
 

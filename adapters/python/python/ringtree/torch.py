@@ -16,7 +16,13 @@ _FOUND = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 if _FOUND >= TORCH_MIN:
     from ._direct import all_reduce_, communicator
 
-    __all__ = ["all_reduce_", "communicator", "register", "stand_in_for_gloo"]
+__all__ = ["all_reduce_", "communicator", "register", "stand_in_for_gloo"]
+
+
+def __getattr__(name):
+    if name in __all__:
+        _require_torch()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register() -> None:
@@ -40,12 +46,16 @@ def stand_in_for_gloo() -> None:
     _register("gloo")
 
 
-def _register(name):
+def _require_torch():
     if _FOUND < TORCH_MIN:
         raise ImportError(
-            f"ringtree needs torch 2.14 or later, which supports backends in Python, but torch "
-            f"{torch.__version__} is installed"
+            "ringtree's backend for torch.distributed needs torch 2.14 or later, which supports "
+            f"backends in Python; torch {torch.__version__} is installed"
         )
+
+
+def _register(name):
+    _require_torch()
     from . import _backend
 
     dist.Backend.register_backend(name, _backend.create, extended_api=True, devices=["cpu"])
