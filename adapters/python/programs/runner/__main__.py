@@ -128,12 +128,12 @@ def main():
             )
         with processes.neighbors(options.neighbors):
             faults = run_all(options, results)
-    if not (options.no_page or options.torch_only or options.neighbors):
-        PAGE.write_text(page.written(kept_results(options.folder), SIZES))
     if faults:
         print("Unexpected results:")
-        print("".join(f"  {fault}\n" for fault in faults), end="")
-        sys.exit(1)
+        print("".join(f"  {fault}\n" for fault in faults), end="", flush=True)
+    if not (options.no_page or options.torch_only or options.neighbors):
+        PAGE.write_text(page.written(kept_results(options.folder), SIZES))
+    sys.exit(bool(faults))
 
 
 main()
