@@ -30,7 +30,8 @@ pub(crate) trait Host: Send + Sync {
     fn clock(&self) -> Clock;
 
     /// Spins, yields or sleeps after `idle_passes` passes in which nothing moved. A sleep lasts
-    /// until something may move, but at most `at_most`.
+    /// until something may move, but at most `at_most`. A host may sleep for `at_most` if that is
+    /// less than [`REACTOR_SLEEP_MIN`](crate::limits::REACTOR_SLEEP_MIN).
     fn pause_polling(&self, idle_passes: u32, at_most: Duration) -> Waited;
 
     /// Spins or yields after `fruitless` consecutive polls that moved nothing, in a call that runs

@@ -23,7 +23,7 @@ SIZES = (2, 4)
 
 def parse():
     parser = argparse.ArgumentParser(prog="run_programs", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="run only these programs (NAME or NAME:WAY)")
+    parser.add_argument("names", nargs="*", help="run only these programs (NAME, or NAME:WAY or NAME:CASE)")
     parser.add_argument(
         "--rounds", type=int, default=1, help="runs with each backend, kept ones included (default 1)"
     )
@@ -101,12 +101,14 @@ def kept_results(folder):
                 "run_programs: the results differ in ringtree or in the programs; run the programs "
                 f"again, or delete the older one of {each.path} and {found[0].path}"
             )
-    for program in PROGRAMS:
-        if not all(outcomes(found[0], program, size) for size in SIZES):
-            sys.exit(
-                f"run_programs: the page is not written, because {program.key} has no results "
-                f"with torch {found[0].torch} and all numbers of ranks; run all programs"
-            )
+    for each in found:
+        for program in PROGRAMS:
+            if not all(outcomes(each, program, size) for size in SIZES):
+                sys.exit(
+                    f"run_programs: the page is not written, because {program.key} has no results "
+                    f"with torch {each.torch} and all numbers of ranks; run all programs, or pass "
+                    "--no-page"
+                )
     return found
 
 
@@ -121,7 +123,8 @@ def main():
         name = "torch_only" if options.torch_only else "results"
         name += f"_neighbors_{options.neighbors}" if options.neighbors else ""
         results = Results(options.folder / f"{name}_{used['torch']}.json")
-        if results.expect(used) and options.names and results.path.exists():
+        is_partial = options.names and not options.torch_only
+        if results.expect(used) and is_partial and results.path.exists():
             sys.exit(
                 f"run_programs: {results.path} has results of other versions, which a run would "
                 "discard; run all programs, or delete the file"

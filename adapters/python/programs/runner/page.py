@@ -67,7 +67,7 @@ def result_cell(outcome):
         return ""
     if outcome.fail_both:
         return "both fail"
-    if outcome.ringtree.failures:
+    if outcome.ringtree_fails:
         return "**fails**"
     if outcome.difference is None:
         return "passes, Gloo fails"
@@ -133,12 +133,12 @@ def summary(results, sizes):
     ended = [each for *_, each in every(results, sizes)]
     found = [each for each in ended if not each.is_exit]
     both = sum(each.fail_both for each in found)
-    failed = sum(each.ringtree.failures > 0 for each in found) - both
-    gained = sum(each.ringtree.failures == 0 and each.difference is None for each in found)
-    passed = [each.difference for each in found if not each.ringtree.failures]
+    failed = sum(each.ringtree_fails for each in found) - both
+    passed = [each.difference for each in found if not each.ringtree_fails]
+    gained = passed.count(None)
     same = passed.count(0)
     close = sum(0 < each <= TOLERANCE for each in passed if each is not None)
-    more = len(found) - both - failed - gained - same - close
+    more = len(passed) - gained - same - close
     timed = [each for each in found if each.ratio]
     faster = sum(each.ratio <= 1 for each in timed)
     always = sum(each.is_always_faster for each in timed)

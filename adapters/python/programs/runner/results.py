@@ -126,11 +126,18 @@ class Outcome:
     @property
     def is_fault(self):
         """True if only ringtree fails or differs without a reason in KNOWN, or no longer with one."""
-        return bool(self.losses or self.differs) != (self.case in KNOWN)
+        if self.case in KNOWN:
+            return not (self.ringtree_fails or self.differs)
+        return bool(self.losses or self.differs)
+
+    @property
+    def ringtree_fails(self):
+        """True if ringtree failed in some round, or before it reached the case."""
+        return self.ringtree.failures > 0 or not self.ringtree.rounds
 
     @property
     def fail_both(self):
-        return not (self.gloo.passes or self.ringtree.passes)
+        return self.ringtree_fails and not self.gloo.passes
 
     @property
     def differs(self):
@@ -168,7 +175,8 @@ def outcome(rounds, case, cases):
             if end is not None:
                 of_backend.add(end.get("error"))
         gloo, ringtree = (end or {} for end in ends)
-        found.losses += "error" in ringtree and "error" not in gloo
+        is_loss = "value" in gloo or ("error" in ringtree and "error" not in gloo)
+        found.losses += "value" not in ringtree and is_loss
         if "value" in gloo and "value" in ringtree:
             now = difference(gloo["value"], ringtree["value"])
             found.difference = max(found.difference or 0.0, now)
@@ -197,13 +205,17 @@ def exit_outcome(rounds, name, cases):
 
 
 def outcomes(results, program, ranks):
-    """Returns the outcomes of a program's cases and of its end."""
+    """Returns the outcomes of a program's cases, and of its end if it has failed there."""
     runs = results.runs(program, ranks)
     rounds = [runs[at] for at in sorted(runs, key=int) if len(runs[at]) == len(BACKENDS)]
     cases = dict.fromkeys(
         case for each in rounds for backend in BACKENDS for case in each[backend]["cases"]
     )
+    name = " ".join(filter(None, (program.file, program.case)))
     if rounds and not cases:
-        cases = {program.file: None}
-    ended = exit_outcome(rounds, program.file, cases)
-    return [*(outcome(rounds, case, cases) for case in cases), *([ended] if rounds else [])]
+        cases = {name: None}
+    found = [outcome(rounds, case, cases) for case in cases]
+    ended = exit_outcome(rounds, name, cases)
+    if ended.gloo.failures or ended.ringtree.failures:
+        found.append(ended)
+    return found

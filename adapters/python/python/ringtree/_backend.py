@@ -76,7 +76,8 @@ class RingtreeBackend(C10dBackend):
             # If this method returned None, torch's PyBackend.hpp would take the address of None.
             raise UsageError(
                 f"rank {self.rank()} is not in any of the groups, and a Python backend cannot "
-                "report this to torch; pass split_group groups that together contain all ranks, or use new_group"
+                "report this to torch; pass split_group groups that together contain all ranks, or "
+                "use new_group"
             )
         timeout = internals.options_timeout(opts)
         return RingtreeBackend(_part(self.comm, ranks, timeout), timeout)

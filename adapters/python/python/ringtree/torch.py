@@ -6,6 +6,7 @@ and `stand_in_for_gloo()`, which lets programs that know only Gloo use ringtree.
 """
 
 import re
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -15,14 +16,15 @@ _FOUND = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 
 if _FOUND >= TORCH_MIN:
     from ._direct import all_reduce_, communicator
+elif not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name in __all__:
+            _require_torch()
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = ["all_reduce_", "communicator", "register", "stand_in_for_gloo"]
-
-
-def __getattr__(name):
-    if name in __all__:
-        _require_torch()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register() -> None:
