@@ -67,6 +67,9 @@ pub const COMPARISON_GRACE: Duration = Duration::from_secs(3);
 /// Number of past calls that a rank remembers for each communicator. It needs this record to answer
 /// peers that ask which call it made.
 pub const CALLS_REMEMBERED: usize = 256;
+/// Number of tags, from 0, that a rank tries if a message does not match its receive. The message
+/// contains only a digest of its tag, and the sender may have left.
+pub const TAGS_TRIED: u32 = 256;
 /// Maximum number of checked calls by other ranks that the coordinator remembers until it makes the
 /// same calls itself.
 pub const CALLS_AHEAD_MAX: usize = 1 << 16;

@@ -225,7 +225,7 @@ fn session(bytes: &[u8]) {
             3 => session.idle(),
             4 => session.link_lost(other, &call().numbered(made), "reset"),
             5 => session.control_lost(other, "reset"),
-            6 => session.mismatched(other, &call().numbered(made), made),
+            6 => session.mismatched(other, &call().numbered(made), made, 0),
             7 => now += Duration::from_millis(u64::from(input.byte()) * 10),
             8 => session.enter_pair(other, &pair),
             9 => session.report_untimed_wait(made),

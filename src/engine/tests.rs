@@ -112,7 +112,7 @@ fn overdue_operation_waits_for_goodbye_but_not_for_comparison() {
     let link_failed = |engine: &mut Engine| engine.link_failed(0, 2, "connection refused");
     let mismatched = |engine: &mut Engine| {
         let call = Call::new(Collective::Barrier, 0).numbered(1);
-        engine.group(0).unwrap().session.mismatched(2, &call, 1);
+        engine.group(0).unwrap().session.mismatched(2, &call, 1, 0);
     };
     let fails: [fn(&mut Engine); 2] = [link_failed, mismatched];
     let timeout = Duration::from_secs(1);

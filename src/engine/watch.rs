@@ -80,7 +80,8 @@ impl Group {
             LinkError::Closed(why) => self.session.link_lost(peer, &call, &why),
             LinkError::Cut(why) => self.session.link_cut(peer, &call, &why),
             LinkError::Unexpected(header) => {
-                self.session.mismatched(peer, &call, header.sequence);
+                let session = &mut self.session;
+                session.mismatched(peer, &call, header.sequence, header.digest);
             }
             LinkError::Garbage(why) => {
                 let error = Error::protocol(format!(

@@ -2,7 +2,7 @@
 
 use super::{Awaited, Session};
 use crate::error::Error;
-use crate::limits::{CALLS_REMEMBERED, COUNTS_SENT_MAX};
+use crate::limits::{CALLS_REMEMBERED, COUNTS_SENT_MAX, TAGS_TRIED};
 use crate::protocol::call::Call;
 use crate::protocol::message::Message;
 use std::collections::VecDeque;
@@ -137,9 +137,9 @@ impl Session {
         self.inside = false;
     }
 
-    /// Processes a frame from `peer` that belongs to its call number `sequence` and arrived where a
-    /// frame of `call` was expected.
-    pub fn mismatched(&mut self, peer: usize, call: &Call, sequence: u64) {
+    /// Processes a frame from `peer` that belongs to its call number `sequence`, which has this
+    /// digest, and arrived where a frame of `call` was expected.
+    pub fn mismatched(&mut self, peer: usize, call: &Call, sequence: u64, digest: u32) {
         // The peer compares the calls and reports both in full. If it cannot, this rank's error is
         // reported. A frame of an earlier call was not expected in that call either, so the ranks
         // already differ in that call.
@@ -154,7 +154,11 @@ impl Session {
             self.rank_name(peer)
         ));
         let error = call.mark(error.with_rank(self.rank).with_peer(peer));
-        self.set_pending(error, Awaited::Comparison(peer));
+        let is_theirs = |one: &Call| one != call && one.digest() == digest;
+        let tagged = (0..TAGS_TRIED).map(|tag| call.tagged(tag)).find(is_theirs);
+        let theirs = tagged.filter(|_| call.is_pair() && call.sequence == sequence);
+        let found = theirs.map(|theirs| self.different(call, peer, &theirs, None));
+        self.set_pending(found.unwrap_or(error), Awaited::Comparison(peer));
     }
 
     pub(super) fn compare_pair(&mut self, peer: usize, theirs: Call) {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::dtype::Dtype;
 use crate::error::ErrorKind;
 use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
 use crate::plan::Collective;
@@ -34,7 +35,7 @@ fn rank_does_not_wait_for_comparison_by_rank_that_has_left() {
     for has_left in [false, true] {
         let mut session = Session::new(0, 2);
         let call = Call::new(Collective::Barrier, 0).numbered(1);
-        session.mismatched(1, &call, 1);
+        session.mismatched(1, &call, 1, 0);
         session.tick(Duration::ZERO);
         if has_left {
             let (calls, failed_beside) = (1, None);
@@ -56,7 +57,7 @@ fn rank_does_not_wait_for_comparison_by_rank_that_has_left() {
 #[test]
 fn coordinator_has_its_time_to_answer_after_report() {
     let mut session = Session::new(1, 3);
-    session.mismatched(2, &Call::new(Collective::Barrier, 0).numbered(1), 1);
+    session.mismatched(2, &Call::new(Collective::Barrier, 0).numbered(1), 1, 0);
     session.tick(Duration::ZERO);
     let reported = Duration::from_secs(1);
     session.failed(Error::deadline("the pending error is reported instead"));
@@ -89,5 +90,24 @@ fn chained_failures_report_first_cause() {
         let text = cause.to_string();
         assert_eq!(text.matches("left after call").count(), 1, "{text}");
         assert!(text.ends_with("had failed: the disk is full"), "{text}");
+    }
+}
+
+#[test]
+fn tags_are_named_although_sender_has_left() {
+    let received = Call::message(4, Dtype::F32, 1).numbered(5).tagged(2);
+    for (sent, is_named) in [
+        (received.tagged(0), true),
+        (received.tagged(1 << 20), false),
+        (Call::message(3, Dtype::F32, 1).numbered(5), false),
+    ] {
+        let mut session = Session::new(1, 2);
+        session.mismatched(0, &received, 5, sent.digest());
+        for seconds in 0..10 {
+            session.tick(Duration::from_secs(seconds));
+        }
+        let text = session.first_error().unwrap().to_string();
+        let both = "rank 0 sends message #5 with tag 0, and rank 1 receives it with tag 2";
+        assert_eq!(text.contains(both), is_named, "{text}");
     }
 }

@@ -21,7 +21,7 @@ fn mismatch_error(block: usize) -> String {
         (session, call)
     });
     let [(mut one, call), (mut other, _)] = ranks;
-    one.mismatched(1, &call, 1);
+    one.mismatched(1, &call, 1, 0);
     let Some((To::Rank(1), message)) = one.next_message() else {
         panic!("expected a message to the peer");
     };
