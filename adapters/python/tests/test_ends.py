@@ -226,13 +226,11 @@ def test_ringtree_run():
 
 
 def test_error_of_old_torch_is_one_line():
-    program = (
-        "import torch; torch.__version__ = '2.13.1'\n"
-        "import torch.distributed as dist\n"
-        f"dist.init_process_group('ringtree', init_method='tcp://127.0.0.1:{reserved_port()}',"
-        " rank=0, world_size=1)"
-    )
-    end = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert end.returncode == 1
-    last = end.stderr.strip().splitlines()[-1]
-    assert "needs torch 2.14 or later" in last and "2.13.1" in last
+    store = f"init_method='tcp://127.0.0.1:{reserved_port()}', rank=0, world_size=1"
+    start = f"import torch.distributed as it; it.init_process_group('ringtree', {store})"
+    for line in start, "from ringtree.torch import all_reduce_":
+        program = f"import torch; torch.__version__ = '2.13.1'\n{line}"
+        end = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert end.returncode == 1
+        last = end.stderr.strip().splitlines()[-1]
+        assert "needs torch 2.14 or later" in last and "2.13.1" in last

@@ -154,9 +154,10 @@ impl Session {
             self.rank_name(peer)
         ));
         let error = call.mark(error.with_rank(self.rank).with_peer(peer));
-        let is_theirs = |one: &Call| one != call && one.digest() == digest;
-        let tagged = (0..TAGS_TRIED).map(|tag| call.tagged(tag)).find(is_theirs);
-        let theirs = tagged.filter(|_| call.is_pair() && call.sequence == sequence);
+        let is_this = call.is_pair() && call.sequence == sequence;
+        let is_theirs = |one: &Call| is_this && one != call && one.digest() == digest;
+        let mut tagged = (0..TAGS_TRIED).map(|tag| call.tagged(tag));
+        let theirs = tagged.find(is_theirs);
         let found = theirs.map(|theirs| self.different(call, peer, &theirs, None));
         self.set_pending(found.unwrap_or(error), Awaited::Comparison(peer));
     }

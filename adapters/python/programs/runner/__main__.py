@@ -23,14 +23,12 @@ SIZES = (2, 4)
 
 def parse():
     parser = argparse.ArgumentParser(prog="run_programs", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="run only these programs (NAME, or NAME:WAY or NAME:CASE)")
-    parser.add_argument(
-        "--rounds", type=int, default=1, help="runs with each backend, kept ones included (default 1)"
-    )
+    parser.add_argument("names", nargs="*", help="only these: NAME, or NAME:WAY or NAME:CASE")
+    parser.add_argument("--rounds", type=int, default=1, help="total runs per backend (default 1)")
     parser.add_argument("--ranks", default="2,4", help="numbers of processes (default 2,4)")
     parser.add_argument("--torch-only", action="store_true", help="a short check without a page")
     parser.add_argument("--neighbors", type=int, default=0, help="busy loops to run alongside")
-    parser.add_argument("--page", action="store_true", help="rewrite the page from the kept results")
+    parser.add_argument("--page", action="store_true", help="write the page from the kept results")
     parser.add_argument("--no-page", action="store_true", help="do not write the page")
     parser.add_argument("--folder", type=Path, required=True, help=argparse.SUPPRESS)
     options = parser.parse_args()

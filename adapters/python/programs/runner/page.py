@@ -87,7 +87,8 @@ def failures_of(outcome):
         if ends.failures:
             often = f" ({ends.failures} of {ends.rounds} rounds)" if ends.passes else ""
             reason = KNOWN.get(outcome.case) if name == "ringtree" else None
-            yield f"{name}{often}: {quoted(ends.error)}" + (f" The program {reason}." * bool(reason))
+            end = f" The program {reason}." if reason else ""
+            yield f"{name}{often}: {quoted(ends.error)}{end}"
     if outcome.differs:
         yield f"the results differ by {outcome.difference:.1e}"
 
@@ -150,8 +151,8 @@ def summary(results, sizes):
     )
     if timed:
         text += (
-            f" In {faster} of {len(timed)} timed cases, ringtree's median time is at most Gloo's. In "
-            f"{always} cases, every round with ringtree is faster than every round with Gloo."
+            f" In {faster} of {len(timed)} timed cases, ringtree's median time is at most Gloo's. "
+            f"In {always} cases, every round with ringtree is faster than every round with Gloo."
         )
     return filled(text)
 

@@ -85,11 +85,10 @@ class Results:
 
 @dataclass
 class Ends:
-    """How a case has ended with a backend: the number of rounds, and that of failures."""
+    """The numbers of rounds and failures of a case with a backend, and the first error."""
 
     rounds: int = 0
     failures: int = 0
-    # The first failure.
     error: str | None = None
 
     @property
@@ -125,7 +124,7 @@ class Outcome:
 
     @property
     def is_fault(self):
-        """True if only ringtree fails or differs without a reason in KNOWN, or no longer with one."""
+        """True if only ringtree fails or differs, or no longer does although KNOWN names it."""
         if self.case in KNOWN:
             return not (self.ringtree_fails or self.differs)
         return bool(self.losses or self.differs)
@@ -191,7 +190,7 @@ def outcome(rounds, case, cases):
 
 
 def exit_outcome(rounds, name, cases):
-    """Returns how a program has ended after its last case, in the rounds in which no case failed."""
+    """Returns how a program ended after its last case, in the rounds in which no case failed."""
     found = Outcome(f"{name}, exit", is_exit=True)
     for each in rounds:
         errors = {}
