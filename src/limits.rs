@@ -62,7 +62,8 @@ pub const SEND_GRAIN_BYTES: usize = 64 << 10;
 /// explain why.
 pub const GOODBYE_GRACE: Duration = Duration::from_millis(150);
 /// Maximum time that a rank that has received data of a different call waits for the error of the
-/// peer, which compares the calls of both ranks.
+/// peer, which compares the calls of both ranks. If the peer has left or a call is overdue,
+/// [`GOODBYE_GRACE`] applies instead.
 pub const COMPARISON_GRACE: Duration = Duration::from_secs(3);
 /// Number of past calls that a rank remembers for each communicator. It needs this record to answer
 /// peers that ask which call it made.
@@ -255,7 +256,7 @@ pub const IDLE_SLEEP: Duration = Duration::from_millis(50);
 /// waiting.
 pub const NOTIFIED_SLEEP: Duration = DISCONNECT_CHECK_INTERVAL;
 /// Shortest time that a rank sleeps in the reactor, which rounds shorter times up. For a shorter
-/// time, the rank sleeps without waiting for its peers.
+/// time, the rank sleeps outside the reactor, so arriving data does not wake it.
 pub const REACTOR_SLEEP_MIN: Duration = Duration::from_millis(1);
 /// Size, in bytes, of the largest gradient bucket that is chosen automatically. This is PyTorch's
 /// default bucket size.
@@ -344,7 +345,7 @@ pub const DEVICE_PINNED_BYTES_MAX: usize = 256 << 20;
 /// Number of pinned areas that a device buffer keeps for copies of its contents. While the stream
 /// copies from one area, the host fills the other.
 pub const BUFFER_AREAS_MAX: usize = 2;
-/// Number of times that a busy device is polled without sleeping in between, unless another program
+/// Number of times that a busy device is polled without sleeping in between, unless another thread
 /// needs the core.
 pub const DEVICE_LOOKS: u32 = 100;
 /// Time that a caller sleeps between subsequent polls of a busy device.

@@ -292,7 +292,8 @@ impl Communicator {
         })
     }
 
-    /// Returns the transport of a message. The sender of a receive from any rank is not known yet.
+    /// Returns the transport under which a message is counted. The sender of a receive from any
+    /// rank is not known yet, so such a receive is counted under the transport to all other ranks.
     fn transport_of(&self, end: MessageEnd) -> Transport {
         let parts = &self.core.parts;
         let hosts = &parts.hosts;

@@ -114,12 +114,17 @@ fn overdue_operation_waits_for_goodbye_but_not_for_comparison() {
         let call = Call::new(Collective::Barrier, 0).numbered(1);
         engine.group(0).unwrap().session.mismatched(2, &call, 1, 0);
     };
-    let fails: [fn(&mut Engine); 2] = [link_failed, mismatched];
     let timeout = Duration::from_secs(1);
-    for (fail, early) in fails.into_iter().zip([Duration::ZERO, timeout / 2]) {
+    let cases: [(fn(&mut Engine), _); 3] = [
+        (link_failed, timeout),
+        (mismatched, timeout / 2),
+        (mismatched, Duration::ZERO),
+    ];
+    for (fail, failed_at) in cases {
         let (mut engine, _) = waiting(timeout);
-        engine.tick(Duration::ZERO);
-        let failed_at = timeout - early;
+        if failed_at > Duration::ZERO {
+            engine.tick(Duration::ZERO);
+        }
         fail(&mut engine);
         let reported_at = timeout.max(failed_at + GOODBYE_GRACE);
         for (now, is_reported) in [

@@ -44,10 +44,18 @@ impl Group {
         }
     }
 
-    /// Returns `true` if an operation has been in flight for longer than its timeout.
-    fn has_overdue(&self, now: Duration) -> bool {
-        let mut all = self.collectives.operations().chain(self.pairs.operations());
-        all.any(|slot| slot.waited(now) >= slot.timeout)
+    /// Returns `true` if an operation has been in flight for longer than its timeout. Starts the
+    /// timeouts of new operations.
+    fn has_overdue(&mut self, now: Duration) -> bool {
+        let mut is_overdue = false;
+        for queue in [&mut self.collectives, &mut self.pairs] {
+            for index in &queue.order {
+                let slot = &mut queue.slots[*index];
+                slot.since.get_or_insert(now);
+                is_overdue |= slot.waited(now) >= slot.timeout;
+            }
+        }
+        is_overdue
     }
 
     /// Ends every operation with the first error, if that error is known. Returns `true` if an

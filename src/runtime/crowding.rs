@@ -1,9 +1,9 @@
 //! Decides whether a waiting rank may yield its core.
 //!
 //! A yield is the fastest way to wait for another rank that needs the same core: it takes less than
-//! a microsecond if no other thread can run. But if another program computes on the core, the
-//! scheduler lets that program run for its whole slice, even if the data arrives in the
-//! meantime. A rank that sleeps is woken by the data and then runs before that program.
+//! a microsecond if no other thread can run. But if another thread computes on the core, the
+//! scheduler lets that thread run for its whole slice, even if the data arrives in the meantime. A
+//! rank that sleeps is woken by the data and then runs before that thread.
 
 use crate::limits::{CROWDED_MAX, CROWDED_MIN, YIELD_MAX};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ impl Crowding {
         let length = self.length.load(Ordering::Relaxed);
         let is_soon = nanos(before) < self.until.load(Ordering::Relaxed).saturating_add(length);
         let next = match is_soon {
-            true => (2 * length).min(nanos(CROWDED_MAX)),
+            true => (2 * length).clamp(nanos(CROWDED_MIN), nanos(CROWDED_MAX)),
             false => nanos(CROWDED_MIN),
         };
         self.length.store(next, Ordering::Relaxed);

@@ -30,13 +30,13 @@ pub(crate) trait Host: Send + Sync {
     fn clock(&self) -> Clock;
 
     /// Spins, yields or sleeps after `idle_passes` passes in which nothing moved. A sleep lasts
-    /// until something may move, but at most `at_most`. A host may sleep for `at_most` if that is
-    /// less than [`REACTOR_SLEEP_MIN`](crate::limits::REACTOR_SLEEP_MIN).
+    /// until something may move, but at most `at_most`. If `at_most` is less than
+    /// [`REACTOR_SLEEP_MIN`](crate::limits::REACTOR_SLEEP_MIN), a host may sleep for all of it.
     fn pause_polling(&self, idle_passes: u32, at_most: Duration) -> Waited;
 
     /// Spins or yields after `fruitless` consecutive polls that moved nothing, in a call that runs
     /// step by step with the engine locked. Returns `false`, so that the call unlocks the engine,
-    /// once the spin budget is used up or another program needs the core.
+    /// once the spin budget is used up or another thread needs the core.
     fn spin(&self, _fruitless: u32) -> bool {
         false
     }
@@ -77,7 +77,8 @@ pub(crate) trait Host: Send + Sync {
         None
     }
 
-    /// Ends a sleep in [`Host::pause_polling`] early.
+    /// Ends a sleep in [`Host::pause_polling`] early, unless it is shorter than
+    /// [`REACTOR_SLEEP_MIN`](crate::limits::REACTOR_SLEEP_MIN).
     fn wake(&self);
 
     /// Disarms the doorbell, because a thread of this process is polling and peers need not wake

@@ -15,8 +15,8 @@ use crate::engine::medium::host::Links;
 use crate::error::{Error, Result};
 use crate::event::{Event, EventQueue};
 use crate::limits::{
-    CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, EVENTS_SETTLE_MAX, REACTOR_SLEEP_MIN, SPIN_PASSES,
-    YIELD_PASSES,
+    CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, DEVICE_LOOKS, DEVICE_SLEEP, EVENTS_SETTLE_MAX,
+    REACTOR_SLEEP_MIN, SPIN_PASSES, YIELD_PASSES,
 };
 use crate::link::Link;
 use crate::link::stream::StreamLink;
@@ -179,7 +179,7 @@ pub(crate) struct ProcessHost {
 
 impl ProcessHost {
     /// Yields the core and returns `true`. Returns `false` without yielding if this rank should
-    /// sleep instead, because another program has been computing on its cores.
+    /// sleep instead, because an earlier yield took long.
     fn yields(&self) -> bool {
         let before = self.now();
         if !self.crowding.may_yield(before) {
@@ -219,6 +219,12 @@ impl Host for ProcessHost {
             self.shared.disarm();
             self.close_unreachable();
             Waited::Asleep
+        }
+    }
+
+    fn await_device(&self, looks: u32) {
+        if looks > DEVICE_LOOKS || !self.yields() {
+            std::thread::sleep(DEVICE_SLEEP);
         }
     }
 

@@ -121,7 +121,7 @@ impl Work {
     }
 
     /// The rank that sent the message of a `start_recv_any` for which `wait` has returned. None
-    /// for all other calls, and while the call is in flight.
+    /// for all other calls, and until `wait` has returned.
     #[getter]
     fn source(&self) -> Option<usize> {
         self.sender.as_ref()?.get().copied()

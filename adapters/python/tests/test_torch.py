@@ -75,7 +75,7 @@ def test_stand_in_prints_usage():
     for arguments, is_error in [(["--help"], False), ([], True), (["-m"], True)]:
         command = [sys.executable, "-m", "ringtree.gloo", *arguments]
         end = subprocess.run(command, capture_output=True, text=True)
-        assert (end.returncode != 0) == is_error
+        assert end.returncode == 2 * is_error
         assert "usage: python -m ringtree.gloo" in (end.stderr if is_error else end.stdout)
 
 

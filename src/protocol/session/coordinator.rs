@@ -84,10 +84,9 @@ impl Session {
         pending.reported = true;
         pending.since = None;
         let error = pending.error.clone();
-        if self.rank == self.coordinator {
-            self.broadcast(error);
-        } else {
-            self.send(self.coordinator, Message::Report(error));
+        match self.rank == self.coordinator {
+            true => self.broadcast(error),
+            false => self.send(self.coordinator, Message::Report(error)),
         }
     }
 
@@ -97,6 +96,7 @@ impl Session {
         let does_not_know = matches!(
             message,
             Message::Waiting(_)
+                | Message::Counts(..)
                 | Message::Asking
                 | Message::Report(_)
                 | Message::Ended(_)

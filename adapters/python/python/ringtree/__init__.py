@@ -115,6 +115,11 @@ def init(
     return _ringtree.connect(arguments)
 
 
+def _timeout(seconds: float) -> float | None:
+    """Return a framework's timeout in seconds, or None if RINGTREE_TIMEOUT_MS replaces it."""
+    return None if _os.environ.get("RINGTREE_TIMEOUT_MS", "").strip() else seconds
+
+
 # Not a WeakSet, whose callback is in Python. If Ctrl-C interrupted the release of a communicator,
 # the exception would be raised in the callback, and Python would ignore it there.
 _open: set[_weakref.ref[Communicator]] = set()

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from . import _torch_internals as internals
+from . import _timeout as _framework_timeout
 from . import init
 from ._plan import Plan, memory_of, write_back
 from ._sparse import reduce_sparse
@@ -347,9 +348,8 @@ def _part(comm, ranks, timeout):
 
 
 def _seconds(timeout):
-    """Return torch's timeout in seconds, or None if RINGTREE_TIMEOUT_MS overrides it."""
-    seconds = _positive(timeout)
-    return None if "RINGTREE_TIMEOUT_MS" in os.environ else seconds
+    """Return torch's timeout in seconds, or None if RINGTREE_TIMEOUT_MS replaces it."""
+    return _framework_timeout(_positive(timeout))
 
 
 def _positive(timeout):

@@ -66,7 +66,7 @@ class Work:
     @property
     def source(self) -> int | None:
         """The rank that sent the message of a `start_recv_any` for which `wait` has returned. None
-        for all other calls, and while the call is in flight.
+        for all other calls, and until `wait` has returned.
         """
 
 @final

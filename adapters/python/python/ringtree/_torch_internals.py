@@ -88,7 +88,7 @@ def answer_instead_of_future(work):
 
     Return None if the program itself wants the future.
     """
-    # The method may run code of the program that wants a future.
+    # Clear the request first, because the method may run code that calls get_future itself.
     method = vars(_asked).pop("method", None)
     if method is None:
         return None

@@ -151,7 +151,10 @@ class Work(internals.C10dWork):
         return self.is_completed()
 
     def source_rank(self):
-        """Return the rank that sent the message, or None if this is not a receive from any rank."""
+        """Return the rank that sent a message to a receive from any rank.
+
+        Return None for all other calls, and until the wait for the message has ended.
+        """
         return self._running[0].source if self._running else None
 
     def synchronize(self):

@@ -22,7 +22,8 @@ def main():
         return
     is_module = arguments[:1] == ["-m"]
     if len(arguments) <= is_module:
-        sys.exit(USAGE)
+        print(USAGE, file=sys.stderr)
+        sys.exit(2)
     from .torch import stand_in_for_gloo
 
     sys.argv = arguments[is_module:]

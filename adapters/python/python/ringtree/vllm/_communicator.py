@@ -1,6 +1,5 @@
 """The communicator of a group of vLLM's workers."""
 
-import os
 import weakref
 
 import torch
@@ -10,7 +9,7 @@ from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicat
 from vllm.distributed.utils import get_distributed_timeout_or_none
 from vllm.logger import init_logger
 
-from .. import Communicator, init
+from .. import Communicator, _timeout, init
 from .._tensors import DTYPES, Store
 from ..errors import UsageError
 
@@ -35,12 +34,11 @@ class RingtreeCommunicator(CpuCommunicator):
         self.unique_name = unique_name
         self.supports_tensor_dict = True
         timeout = get_distributed_timeout_or_none() or default_pg_timeout
-        has_setting = "RINGTREE_TIMEOUT_MS" in os.environ
         self.comm = init(
             self.rank_in_group,
             self.world_size,
             store=Store(cpu_group.get_group_store()),
-            timeout=None if has_setting else timeout.total_seconds(),
+            timeout=_timeout(timeout.total_seconds()),
         ).with_name(unique_name)
         _groups[unique_name] = self
         _logger.info("Group %s communicates over ringtree: %s", unique_name, self.comm.info())
