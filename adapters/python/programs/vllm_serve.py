@@ -6,7 +6,6 @@ Prints tokens per second and a CRC of the tokens, which is the same for all tran
 `--worker-cls vllm_serve.GlooWorker` and without VLLM_PLUGINS, vLLM uses torch.distributed.
 """
 import os
-import statistics
 import time
 import zlib
 
@@ -16,6 +15,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from vllm import LLM, EngineArgs, SamplingParams
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.worker.cpu_worker import CPUWorker
@@ -45,7 +45,7 @@ if __name__ == "__main__":
         model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=layers, **MODEL))
         model.bfloat16().save_pretrained(options["model"])
     if options["node_rank"]:  # this program runs once per host, and this is not the first host
-        config = EngineArgs(**options).create_engine_config(headless=True)
+        config = EngineArgs(**options).create_engine_config(UsageContext.LLM_CLASS, headless=True)
         MultiprocExecutor(config, monitor_workers=False).start_worker_monitor(inline=True)
     llm = LLM(**options)
     sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
@@ -56,5 +56,5 @@ if __name__ == "__main__":
             start = time.perf_counter()
             found = [list(each.outputs[0].token_ids) for each in llm.generate(prompts, sampling)]
             seconds.append(time.perf_counter() - start)
-        speed = batch * tokens / statistics.median(seconds[1:])
+        speed = batch * tokens / sorted(seconds[1:])[repeat // 2]
         print(f"batch {batch}: {speed:.1f} tokens/s, CRC {zlib.crc32(str(found).encode()):08x}")
