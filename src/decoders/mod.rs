@@ -1,6 +1,6 @@
 //! Lists all decoders of bytes that come from outside this process.
 //!
-//! *Purpose.* The fuzzer in `fuzz/` and the test that replays its corpus (`replay`) run the
+//! *Purpose.* The fuzzer in `fuzz/` and the tests that replay its corpus (`tests`) run the
 //! functions in this list. Nothing else compiles this module. A decoder that is not in the list is
 //! not fuzzed, so code that reads a new kind of message or file must add an entry.
 //!
@@ -17,9 +17,9 @@ mod control;
 mod files;
 mod handshake;
 mod links;
-#[cfg(test)]
-mod replay;
 mod session;
+#[cfg(test)]
+mod tests;
 
 /// A decoder, the name of its corpus, and initial inputs for it.
 #[derive(Clone, Copy, Debug)]

@@ -41,23 +41,14 @@ pub(crate) trait Host: Send + Sync {
         false
     }
 
-    /// Like [`Host::pause_polling`], but used while an operation is waiting for a device, which
-    /// does not wake any thread.
+    /// Like [`Host::pause_polling`], but used while an operation or a thread is waiting for a
+    /// device, which does not wake any thread.
     fn pause_for_device(&self, idle_passes: u32) -> Waited {
         if idle_passes <= DEVICE_LOOKS {
             return self.pause_polling(idle_passes, DEVICE_SLEEP);
         }
         std::thread::sleep(DEVICE_SLEEP);
         Waited::Asleep
-    }
-
-    /// Waits between two checks of a device. Called by a thread that does not hold the token.
-    /// `looks` is the number of checks so far.
-    fn await_device(&self, looks: u32) {
-        match looks <= DEVICE_LOOKS {
-            true => std::thread::yield_now(),
-            false => std::thread::sleep(DEVICE_SLEEP),
-        }
     }
 
     /// Returns the queue for the rank's events. Returns `None` in virtual time, where no events are

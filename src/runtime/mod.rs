@@ -436,7 +436,7 @@ impl Runtime {
                 return is_so();
             }
             looks = looks.saturating_add(1);
-            self.host.await_device(looks);
+            self.host.pause_for_device(looks);
         }
         true
     }

@@ -15,8 +15,8 @@ use crate::engine::medium::host::Links;
 use crate::error::{Error, Result};
 use crate::event::{Event, EventQueue};
 use crate::limits::{
-    CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, DEVICE_LOOKS, DEVICE_SLEEP, EVENTS_SETTLE_MAX,
-    REACTOR_SLEEP_MIN, SPIN_PASSES, YIELD_PASSES,
+    CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, EVENTS_SETTLE_MAX, REACTOR_SLEEP_MIN, SPIN_PASSES,
+    YIELD_PASSES,
 };
 use crate::link::Link;
 use crate::link::stream::StreamLink;
@@ -219,12 +219,6 @@ impl Host for ProcessHost {
             self.shared.disarm();
             self.close_unreachable();
             Waited::Asleep
-        }
-    }
-
-    fn await_device(&self, looks: u32) {
-        if looks > DEVICE_LOOKS || !self.yields() {
-            std::thread::sleep(DEVICE_SLEEP);
         }
     }
 

@@ -10,6 +10,7 @@ import service_cases
 import torch_cases
 import training_cases
 
+import ringtree
 from cases import check, ends
 from ranks import run
 
@@ -77,6 +78,12 @@ def test_stand_in_prints_usage():
         end = subprocess.run(command, capture_output=True, text=True)
         assert end.returncode == 2 * is_error
         assert "usage: python -m ringtree.gloo" in (end.stderr if is_error else end.stdout)
+
+
+@pytest.mark.parametrize("setting, timeout", [("", 5), (" ", 5), ("500", None)])
+def test_setting_replaces_timeout_of_framework(monkeypatch, setting, timeout):
+    monkeypatch.setenv("RINGTREE_TIMEOUT_MS", setting)
+    assert ringtree._framework_timeout(5) == timeout
 
 
 @pytest.mark.parametrize("name", training_cases.CASES)

@@ -115,7 +115,7 @@ def init(
     return _ringtree.connect(arguments)
 
 
-def _timeout(seconds: float) -> float | None:
+def _framework_timeout(seconds: float) -> float | None:
     """Return a framework's timeout in seconds, or None if RINGTREE_TIMEOUT_MS replaces it."""
     return None if _os.environ.get("RINGTREE_TIMEOUT_MS", "").strip() else seconds
 

@@ -6,8 +6,7 @@ import torch
 import torch.distributed as dist
 
 from . import _torch_internals as internals
-from . import _timeout as _framework_timeout
-from . import init
+from . import _framework_timeout, init
 from ._plan import Plan, memory_of, write_back
 from ._sparse import reduce_sparse
 from ._tensors import DTYPES, Store

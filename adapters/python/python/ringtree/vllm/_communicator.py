@@ -9,7 +9,7 @@ from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicat
 from vllm.distributed.utils import get_distributed_timeout_or_none
 from vllm.logger import init_logger
 
-from .. import Communicator, _timeout, init
+from .. import Communicator, _framework_timeout, init
 from .._tensors import DTYPES, Store
 from ..errors import UsageError
 
@@ -38,7 +38,7 @@ class RingtreeCommunicator(CpuCommunicator):
             self.rank_in_group,
             self.world_size,
             store=Store(cpu_group.get_group_store()),
-            timeout=_timeout(timeout.total_seconds()),
+            timeout=_framework_timeout(timeout.total_seconds()),
         ).with_name(unique_name)
         _groups[unique_name] = self
         _logger.info("Group %s communicates over ringtree: %s", unique_name, self.comm.info())
