@@ -23,8 +23,7 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 MODEL = dict(hidden_size=512, intermediate_size=1408, num_attention_heads=8, vocab_size=8192)
 ENGINE = dict(
     tensor_parallel_size=2, distributed_executor_backend="mp", dtype="bfloat16", max_model_len=512,
-    skip_tokenizer_init=True, kv_cache_memory_bytes=1 << 28, enable_prefix_caching=False,
-)
+    skip_tokenizer_init=True, kv_cache_memory_bytes=1 << 28, enable_prefix_caching=False)
 
 
 class GlooWorker(CPUWorker):
@@ -47,6 +46,7 @@ if __name__ == "__main__":
     if options["node_rank"]:  # this program runs once per host, and this is not the first host
         config = EngineArgs(**options).create_engine_config(UsageContext.LLM_CLASS, headless=True)
         MultiprocExecutor(config, monitor_workers=False).start_worker_monitor(inline=True)
+        raise SystemExit("a worker has exited")
     llm = LLM(**options)
     sampling = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, detokenize=False)
     for batch in 1, 8:

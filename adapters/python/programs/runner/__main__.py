@@ -26,7 +26,7 @@ def parse():
     parser.add_argument("names", nargs="*", help="only these: NAME, or NAME:WAY or NAME:CASE")
     parser.add_argument("--rounds", type=int, default=1, help="total runs per backend (default 1)")
     parser.add_argument("--ranks", default="2,4", help="numbers of processes (default 2,4)")
-    parser.add_argument("--torch-only", action="store_true", help="a short check without a page")
+    parser.add_argument("--torch-only", action="store_true", help="only torch, 2 ranks, no page")
     parser.add_argument("--neighbors", type=int, default=0, help="busy loops to run alongside")
     parser.add_argument("--page", action="store_true", help="write the page from the kept results")
     parser.add_argument("--no-page", action="store_true", help="do not write the page")
@@ -35,6 +35,8 @@ def parse():
     known = {name for each in PROGRAMS for name in (each.file, each.key)}
     if unknown := set(options.names) - known:
         parser.error(f"no such program: {', '.join(sorted(unknown))}; known: {sorted(known)}")
+    if options.torch_only and options.names:
+        parser.error("--torch-only selects the programs; do not name others")
     options.sizes = [int(word) for word in options.ranks.split(",")]
     if options.torch_only:
         options.sizes, options.rounds = [2], 1

@@ -20,7 +20,7 @@ shows how to select ringtree, and [Serving with vLLM](vllm.md) how to serve mode
 $ adapters/python/run_programs --rounds 3               # all programs
 $ adapters/python/run_programs --rounds 5 ddp with_ray  # two more rounds of these programs
 $ TORCH={other} adapters/python/run_programs             # with another version of torch
-$ adapters/python/run_programs --torch-only             # a quick check: torch alone, 2 ranks
+$ adapters/python/run_programs --torch-only             # a quick check: only torch, 2 ranks
 ```
 
 The tool installs torch and the frameworks in a separate environment. To run one program
@@ -30,14 +30,17 @@ yourself, choose a backend:
 $ PROGRAM_BACKEND=ringtree torchrun --standalone --nproc-per-node 2 adapters/python/programs/ddp.py
 ```
 
+For rows marked *group first*, also set `PROGRAM_GROUP=1`. For rows marked *stand-in*, set
+`PROGRAM_BACKEND=gloo PROGRAM_LIBRARY=ringtree`, and put `-m ringtree.gloo` before the program.
+
 - *Result*: the last loss, or another value that must not depend on the backend. "Same" means equal
   bits. A number is the relative difference. A difference above {tolerance:g} is a failure.
 - *Time*: the median time of a step, divided by Gloo's. Below 1, ringtree is faster. All ranks run
   on one machine with {cores} cores, with one thread each, and the runs alternate between the
-  backends. Each ratio is from {rounds} rounds.
+  backends. Each ratio is based on {rounds} rounds.
 - *Group first*: the program calls `init_process_group` before it uses the framework.
 - *Stand-in*: the program asks for "gloo". For ringtree, it is started with `-m ringtree.gloo`.
-- *NAME, exit*, among the failures: all cases passed, and the program failed afterwards.
+- *NAME, exit*, in the list of failures: all cases passed, but the program failed afterward.
 - An empty cell means that the case has no such result, or that its time was not measured.
 """
 WAYS = {"name": "", "group": " (group first)", "stand-in": " (stand-in)"}

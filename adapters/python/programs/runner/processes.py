@@ -44,9 +44,9 @@ def kill_marked(mark):
 
 
 def run(arguments, ranks, variables, log, seconds):
-    """Runs torchrun with these arguments. Returns its exit code, or None after a timeout.
+    """Runs torchrun with these arguments. Returns its exit code and its output.
 
-    Also returns its output. After a timeout, omits messages about the termination.
+    After a timeout, the code is None, and the output omits messages about the termination.
     """
     mark = uuid.uuid4().hex
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]

@@ -49,7 +49,7 @@ class RingtreeBackend(C10dBackend):
 
     @property
     def supports_coalescing(self):
-        # Only batch_isend_irecv uses this property. It is faster if it starts each message alone.
+        # batch_isend_irecv is faster if it starts each message without a coalesced group.
         return False
 
     @property

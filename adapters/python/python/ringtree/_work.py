@@ -51,12 +51,12 @@ class Waiters:
                 self._changed.notify_all()
 
     def settle(self):
-        """Wait until all tasks have ended, because a thread must not be in a call at the exit."""
+        """Wait until all tasks have ended, because no thread may be in a call at the exit."""
         with self._changed:
             self._changed.wait_for(lambda: self._open == 0, SETTLE_MAX)
 
 
-# The number of seconds for which a program that exits waits for the threads. All calls have ended.
+# The number of seconds for which an exiting program waits for the threads. All calls have ended.
 SETTLE_MAX = 2.0
 
 _waiters = Waiters()

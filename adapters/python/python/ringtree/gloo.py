@@ -2,9 +2,9 @@
 
     torchrun --standalone --nproc-per-node 2 -m ringtree.gloo train.py --epochs 3
 
-This module calls `ringtree.torch.stand_in_for_gloo()` and then runs the program, or with
-`-m ringtree.gloo -m package.module` a module. Processes that the program starts, for example with
-`torch.multiprocessing.spawn`, use Gloo unless they call `stand_in_for_gloo()`, too.
+This module calls `ringtree.torch.stand_in_for_gloo()` and then runs the program. To run a module
+instead, use `-m ringtree.gloo -m package.module`. Processes that the program starts, for example
+with `torch.multiprocessing.spawn`, use Gloo unless they call `stand_in_for_gloo()`, too.
 """
 
 import os
@@ -28,7 +28,7 @@ def main():
 
     sys.argv = arguments[is_module:]
     stand_in_for_gloo()
-    # Like Python, which adds the working directory or the program's directory, but not with -P.
+    # Python puts the working directory or the program's directory first, unless -P is set.
     if not sys.flags.safe_path:
         program = os.path.dirname(os.path.realpath(sys.argv[0]))
         sys.path[0] = os.getcwd() if is_module else program

@@ -2,9 +2,9 @@
 
     VLLM_PLUGINS=ringtree vllm serve MODEL --tensor-parallel-size 2
 
-vLLM loads only the plug-ins that this variable names, so add any others that you use, separated by
-commas. Without the variable, vLLM works as if ringtree were not installed. vLLM ignores all
-platform plug-ins if VLLM_TARGET_DEVICE=cpu is set.
+vLLM then loads only the plug-ins that this variable names, so add any others that you use,
+separated by commas without spaces. Without the variable, vLLM works as if ringtree were not
+installed. vLLM ignores all platform plug-ins if VLLM_TARGET_DEVICE=cpu is set.
 """
 
 import warnings
@@ -26,7 +26,7 @@ def plugin() -> str | None:
 
     if cpu_platform_plugin() is None:
         warnings.warn(
-            f"VLLM_PLUGINS names {NAME}, which needs a build of vLLM for CPUs; vLLM ignores it",
+            f"VLLM_PLUGINS names {NAME}, but this build of vLLM is not for CPUs; vLLM ignores the name",
             stacklevel=1,
         )
         return None

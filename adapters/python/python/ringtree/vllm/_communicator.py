@@ -13,7 +13,7 @@ from .. import Communicator, _framework_timeout, init
 from .._tensors import DTYPES, Store
 from ..errors import UsageError
 
-# vLLM prints only the lines of loggers whose names begin like this.
+# vLLM prints only the messages of loggers whose names begin with "vllm".
 _logger = init_logger("vllm.ringtree")
 _groups = weakref.WeakValueDictionary()
 Communicator._tensors_are(torch.Tensor)
@@ -28,7 +28,8 @@ class RingtreeCommunicator(CpuCommunicator):
 
     def __init__(self, cpu_group, device=None, device_group=None, unique_name="", **more):
         # The base class opens shared memory for groups whose names begin with "tp" or "pp". With
-        # Ray, it does so even if the ranks are on different hosts.
+        # Ray, it does so even if the ranks are on different hosts. Names that begin with "ep" stay,
+        # because the base class needs them for its all-to-all manager.
         hidden = unique_name if unique_name.startswith("ep") else f"ringtree-{unique_name}"
         super().__init__(cpu_group, device, device_group, hidden, **more)
         self.unique_name = unique_name
@@ -95,7 +96,7 @@ class RingtreeCommunicator(CpuCommunicator):
         return tensor
 
     def send_tensor_dict(self, tensor_dict, dst):
-        """Send a dictionary, and return when the receiver has its tensors."""
+        """Send a dictionary. After this call, its tensors can be changed."""
         tensors = {key: each for key, each in tensor_dict.items() if torch.is_tensor(each)}
         others = {key: each for key, each in tensor_dict.items() if key not in tensors}
         shapes = {key: (each.shape, each.dtype) for key, each in tensors.items()}
