@@ -26,7 +26,7 @@ def plugin() -> str | None:
 
     if cpu_platform_plugin() is None:
         warnings.warn(
-            f"VLLM_PLUGINS names {NAME}, but this build of vLLM is not for CPUs; vLLM ignores the name",
+            f"VLLM_PLUGINS names {NAME}, but this build of vLLM is not for CPUs; it ignores {NAME}",
             stacklevel=1,
         )
         return None
