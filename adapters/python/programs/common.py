@@ -6,6 +6,7 @@ for ringtree.
 
 import hashlib
 import json
+import math
 import os
 import statistics
 import time
@@ -26,9 +27,9 @@ def start():
     return dist.get_rank(), dist.get_world_size()
 
 
-def model(width=128, layers=2):
-    """Returns a small transformer, which has the same weights on all ranks."""
-    torch.manual_seed(0)
+def model(width=128, layers=2, seed=0):
+    """Returns a small transformer. Its weights depend only on the sizes and the seed."""
+    torch.manual_seed(seed)
     blocks = [
         nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
         for _ in range(layers)
@@ -74,6 +75,17 @@ def train_alone(net, optimizer, rank, steps):
     return loss.item(), seconds
 
 
+def train_on_all_data(net, optimizer, world, steps):
+    """Trains a model on the data of all ranks, without communication. Returns the last loss."""
+    for step in range(steps):
+        parts = [batch(step, rank) for rank in range(world)]
+        loss = sum(loss_of(net(inputs), targets) for inputs, targets in parts) / world
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return loss.item()
+
+
 def timed(step, count):
     """Calls a function with the numbers of `count` steps. Returns its last result, and seconds."""
     seconds = []
@@ -93,12 +105,30 @@ def digest(tensors):
     return found.hexdigest()[:12]
 
 
+def distance(tensors, others):
+    """Returns the norm of the difference between two lists of tensors."""
+    pairs = zip(tensors, others, strict=True)
+    return math.sqrt(sum((a.detach().double() - b.double()).square().sum() for a, b in pairs))
+
+
+def check_replicas(net):
+    """Raises AssertionError if the ranks have different weights."""
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, digest(net.parameters()))
+    assert len(set(found)) == 1, "the ranks have different weights"
+
+
+def print_line(kind, contents):
+    # Another rank's line may not have ended.
+    print(f"\n{kind} {json.dumps(contents)}", flush=True)
+
+
 def report(name, value, seconds=(), rank=None):
     """Prints a case's result on rank 0: a value that must not depend on the backend, and times."""
     rank = int(os.environ.get("RANK", 0)) if rank is None else rank
     if rank == 0:
         ms = 1000 * statistics.median(seconds) if seconds else None
-        print("\nRESULT " + json.dumps({"case": name, "value": value, "ms": ms}), flush=True)
+        print_line("RESULT", {"case": name, "value": value, "ms": ms})
 
 
 def run(name, case):
@@ -108,8 +138,10 @@ def run(name, case):
     """
     if os.environ.get("PROGRAM_CASE", "") not in name:
         return
+    print_line("START", {"case": name})
     try:
         value, seconds = case()
+        assert value == value, "the value is not a number"
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{last.filename.rpartition('site-packages/')[2]}:{last.lineno}"
@@ -119,6 +151,6 @@ def run(name, case):
             "error": f"{type(error).__name__}: {error}"[:600],
             "at": place,
         }
-        print("\nFAILED " + json.dumps(found), flush=True)
+        print_line("FAILED", found)
     else:
         report(name, value, seconds)

@@ -1,9 +1,10 @@
-"""DistributedDataParallel: plain, a static graph with small buckets, and gradient accumulation."""
+"""DDP: plain, a static graph with small buckets, gradient accumulation, and uneven inputs."""
 
 import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
@@ -13,7 +14,8 @@ rank, world = common.start()
 
 
 def plain():
-    net = DistributedDataParallel(common.model())
+    # DDP must copy the weights of rank 0 to all ranks.
+    net = DistributedDataParallel(common.model(seed=rank))
     return common.train(net, torch.optim.AdamW(net.parameters(), 1e-3), rank)
 
 
@@ -43,7 +45,16 @@ def accumulation():
     return common.mean_over_ranks(loss.item()), seconds[2:]
 
 
+def uneven():
+    net = DistributedDataParallel(common.model(64, 1))
+    with Join([net]):
+        common.train_alone(net, torch.optim.SGD(net.parameters(), 0.1), rank, 4 + rank)
+    common.check_replicas(net)
+    return common.distance(net.parameters(), common.model(64, 1).parameters()), []
+
+
 common.run("DDP", plain)
 common.run("DDP, static graph, 1 MiB buckets", static_graph)
 common.run("DDP, no_sync and clipping", accumulation)
+common.run("DDP, Join", uneven)
 dist.destroy_process_group()

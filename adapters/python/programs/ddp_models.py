@@ -1,9 +1,8 @@
-"""DDP with unusual models: unused parameters, buffers, sparse gradients, bf16, uneven inputs."""
+"""DDP with unusual models: unused parameters, buffers, sparse gradients, bf16."""
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 import common
@@ -45,16 +44,8 @@ def bf16():
         return trained(common.model)
 
 
-def uneven():
-    net = DistributedDataParallel(common.model(64, 1))
-    with Join([net]):
-        common.train_alone(net, torch.optim.SGD(net.parameters(), 0.1), rank, 4 + rank)
-    return float(sum(each.double().sum() for each in net.parameters())), []
-
-
 common.run("DDP, unused parameters", lambda: trained(Branches, find_unused_parameters=True))
 common.run("DDP, BatchNorm", lambda: trained(normalized))
 common.run("DDP, sparse embedding", lambda: trained(sparse))
 common.run("DDP, autocast to bf16", bf16)
-common.run("DDP, Join", uneven)
 dist.destroy_process_group()

@@ -15,8 +15,11 @@ rank, world = common.start()
 
 
 def trained():
-    net = DistributedDataParallel(common.model(64, 1))
-    return common.train(net, torch.optim.SGD(net.parameters(), 0.1), rank)
+    net, alone = DistributedDataParallel(common.model(64, 1)), common.model(64, 1)
+    loss, seconds = common.train(net, torch.optim.SGD(net.parameters(), 0.1), rank)
+    expected = common.train_on_all_data(alone, torch.optim.SGD(alone.parameters(), 0.1), world, 15)
+    assert abs(loss - expected) < 1e-6 * expected, f"{loss} instead of {expected}"
+    return loss, seconds
 
 
 def mismatch():

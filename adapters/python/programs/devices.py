@@ -22,6 +22,7 @@ def mesh():
     numbers = torch.ones(2)
     dist.all_reduce(numbers, group=grid["rows"].get_group())
     dist.all_reduce(numbers, group=grid["rows", "columns"]._flatten().get_group())
+    assert numbers.eq(2 * world).all()
     return numbers.sum().item(), []
 
 

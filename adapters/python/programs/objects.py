@@ -29,6 +29,7 @@ def sent():
     elif rank == 1:
         found = [None, None]
         dist.recv_object_list(found, 0)
+    assert found[0].tolist() == [1.0] * 3 and found[1] == "text"
     return [found[0].sum().item(), found[1]], []
 
 

@@ -15,7 +15,9 @@ def with_hook(hook, state):
     def case():
         net = DistributedDataParallel(common.model())
         net.register_comm_hook(state(), hook)
-        return common.train(net, torch.optim.SGD(net.parameters(), 0.1), rank)
+        found = common.train(net, torch.optim.SGD(net.parameters(), 0.1), rank)
+        common.check_replicas(net)
+        return found
 
     return case
 

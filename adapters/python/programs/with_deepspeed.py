@@ -31,7 +31,7 @@ def trained(stage):
     if not dist.is_initialized():
         deepspeed.init_distributed(dist_backend=common.BACKEND, verbose=False)
     chosen.check()
-    net = common.model()
+    net = common.model(seed=dist.get_rank())
     own, *_ = deepspeed.initialize(
         model=net, model_parameters=net.parameters(), config=configuration(stage)
     )

@@ -13,7 +13,8 @@ import common
 
 def use_other_calls(own, loss):
     assert own.broadcast({"rank": own.global_rank}) == {"rank": 0}
-    own.all_gather({"loss": loss})
+    every = own.all_gather({"rank": torch.tensor(own.global_rank)})["rank"]
+    assert every.tolist() == list(range(own.world_size))
     own.barrier()
     return own.all_reduce(loss).item()
 

@@ -44,8 +44,9 @@ def trained():
     own, mean = engine(net, optimizer, seconds), Average()
     mean.attach(own, "mean")
     own.run(batches(), 1)
-    assert idist.all_gather("word") == ["word"] * idist.get_world_size()
-    idist.broadcast(torch.ones(2), 0)
+    own_rank, world = idist.get_rank(), idist.get_world_size()
+    assert idist.all_gather(f"rank {own_rank}") == [f"rank {rank}" for rank in range(world)]
+    assert idist.broadcast(torch.full((2,), float(own_rank)), 0).tolist() == [0.0, 0.0]
     found = own.state.metrics["mean"]
     idist.finalize()
     return found, seconds[common.WARM_UP_STEPS :]

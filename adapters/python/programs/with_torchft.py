@@ -32,7 +32,7 @@ def trained():
     store.set(f"digest{RANK}", found)
     store.wait([f"digest{rank}" for rank in range(WORLD)])
     assert all(store.get(f"digest{rank}").decode() == found for rank in range(WORLD))
-    total = sum(each.double().sum() for each in net.parameters()).item()
+    total = common.distance(net.parameters(), common.model().parameters())
     manager.shutdown()
     del server, own_store
     return total, seconds[common.WARM_UP_STEPS :]

@@ -29,7 +29,9 @@ def overlapped():
     options = dict(lr=1e-3, overlap_with_ddp=True)
     optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, **options)
     net.register_comm_hook(None, hook_with_zero_step(allreduce_hook, net, optimizer))
-    return common.train(net, optimizer, rank)
+    found = common.train(net, optimizer, rank)
+    common.check_replicas(net)
+    return found
 
 
 def averaged():

@@ -46,15 +46,8 @@ impl Call {
         if *collective == Collective::Barrier {
             return comm.barrier();
         }
-        if *is_in_place
-            || has_own_block(
-                comm,
-                *collective,
-                input,
-                (output, &counts[1]),
-                size_of::<T>(),
-            )
-        {
+        let is_gather = *collective == Collective::AllGather;
+        if *is_in_place || is_gather && has_own_block::<T>(comm, input, (output, &counts[1])) {
             let blocks = given(&counts[1]);
             return output.write_whole::<T>(|all| {
                 let mut all = blocks.of(all);
@@ -165,23 +158,15 @@ fn uneven(collective: Collective, lengths: &[usize]) -> Error {
     )
 }
 
-/// Returns `true` if the call is an all-gather whose input is this rank's own block of the output.
-fn has_own_block(
+/// Returns `true` if the input of an all-gather is this rank's own block of the output.
+fn has_own_block<T: Element>(
     comm: &Communicator,
-    collective: Collective,
     input: &Memory,
     (output, counts): (&Memory, &Option<Vec<usize>>),
-    size: usize,
 ) -> bool {
     let own = comm.block(output.total());
     let is_even = layout(counts, &output.lengths()) == Layout::Even;
-    let lies_there = match size {
-        1 => input.is_part_of::<u8>(output, own.start),
-        2 => input.is_part_of::<u16>(output, own.start),
-        4 => input.is_part_of::<u32>(output, own.start),
-        _ => input.is_part_of::<u64>(output, own.start),
-    };
-    collective == Collective::AllGather && is_even && input.total() == own.len() && lies_there
+    is_even && input.total() == own.len() && input.is_part_of::<T>(output, own.start)
 }
 
 /// Returns the layout of a buffer for which the program passed these counts.

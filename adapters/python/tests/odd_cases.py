@@ -182,6 +182,13 @@ def parameters_that_are_not_contiguous():
 
 
 @case
+def weighted_sums_of_types_without_arithmetic():
+    weighted = dist._make_nccl_premul_sum(0.5)
+    for dtype in torch.float8_e4m3fn, torch.uint16:
+        refused(str(dtype), lambda: dist.all_reduce(torch.ones(2).to(dtype), op=weighted))
+
+
+@case
 def elements_that_share_memory():
     """The results are the same as those of Gloo."""
     gloo = dist.new_group(backend="gloo")

@@ -72,6 +72,39 @@ def coalesced_lists():
     dist.all_gather_coalesced(lists, [torch.full((2,), 1.0 + rank), torch.full((3,), 5.0 + rank)])
     for each, (first, second) in enumerate(lists):
         assert first.tolist() == [1.0 + each] * 2 and second.tolist() == [5.0 + each] * 3
+    for each in lists:
+        each[1] = torch.zeros(2)
+    future = dist.all_gather_coalesced(lists, [torch.ones(2), torch.ones(2)], async_op=True)
+    for found, each in zip(future.wait(), lists, strict=True):
+        assert found[0] is each[0] and found[1] is each[1]
+
+
+@case
+def futures_contain_the_tensors_of_the_call():
+    own = torch.ones(3)
+    assert dist.reduce(own, 0, async_op=True).get_future().wait()[0] is own
+
+
+@case
+def tensors_listed_twice_are_reduced_once():
+    """The results are the same as those of Gloo."""
+    for make in (lambda: torch.ones(4), lambda: torch.ones(2, 3).t()):
+        own = make()
+        dist.all_reduce_coalesced([own, torch.ones(1), own])
+        assert own.eq(dist.get_world_size()).all()
+
+
+@case
+def groups_for_debugging():
+    """In this mode, torch wraps the backend of a group."""
+    before = dist.get_debug_level()
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    group = dist.new_group()
+    dist.set_debug_level(before)
+    own = torch.ones(2)
+    dist.all_reduce(own, group=group)
+    assert ringtree.torch.all_reduce_(own, group=group).eq(dist.get_world_size() ** 2).all()
+    assert ringtree.torch.communicator(group).world_size == dist.get_world_size()
 
 
 @case
@@ -89,6 +122,13 @@ def sparse_tensors():
     rows = torch.sparse_coo_tensor([[rank]], torch.ones(1, 3), (ranks, 3))
     dist.all_reduce(rows)
     assert torch.equal(rows.to_dense(), torch.ones(ranks, 3))
+    longer = torch.eye(3 + rank).to_sparse()
+    try:
+        dist.all_reduce(longer)
+    except ringtree.UsageError as error:
+        assert "got [3, 3] (2 sparse), [4, 4] (2 sparse)" in str(error), error
+    else:
+        raise AssertionError("tensors of different shapes were added")
 
 
 @case

@@ -32,7 +32,7 @@ def test_communicator(name, ranks):
 def output(plugins, *arguments):
     """Runs a program with these plug-ins of vLLM and returns its standard output."""
     variables = {key: each for key, each in os.environ.items() if not key.startswith("VLLM_")}
-    variables.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
+    variables.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", PYTHONPATH=str(HERE))
     if plugins is not None:
         variables["VLLM_PLUGINS"] = plugins
     end = subprocess.run(
@@ -67,10 +67,10 @@ MODES = {
 def test_generated_tokens_equal_those_with_gloo(tmp_path, more):
     program = HERE.parent / "programs" / "vllm_serve.py"
     fixed = ["--model", tmp_path / "model", "--layers=2", "--tokens=6", "--repeat=1"]
-    gloo = ["--worker-cls", "vllm_serve.GlooWorker"]
+    workers = {"ringtree": "vllm_worker.RingtreeOnlyWorker", "": "vllm_serve.GlooWorker"}
     found = {}
-    for plugins, way in {"ringtree": [], "": gloo}.items():
-        out = output(plugins, program, *fixed, *more, *way)
+    for plugins, worker in workers.items():
+        out = output(plugins, program, *fixed, *more, "--worker-cls", worker)
         lines = [line for line in out.splitlines() if line.startswith("batch ")]
         found[plugins] = [line.split()[-1] for line in lines]
         assert ("communicates over ringtree: " in out) == (plugins == "ringtree")

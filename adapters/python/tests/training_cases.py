@@ -6,7 +6,9 @@ import os
 
 import torch
 import torch.distributed as dist
+import torch.distributed.autograd as dist_autograd
 import torch.distributed._functional_collectives as functional
+import torch.distributed.rpc as rpc
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
@@ -267,6 +269,19 @@ def strided_tensors():
     empty = torch.empty(0)
     dist.all_reduce(empty)
     dist.broadcast(torch.tensor(5.0 if rank else 3.0), 1)
+
+
+@case
+def backward_on_a_thread_of_torch():
+    """Distributed autograd runs DDP's reducer on a thread that runs no Python code."""
+    name, rank, ranks = f"trainer{dist.get_rank()}", dist.get_rank(), dist.get_world_size()
+    rpc.init_rpc(name, rank=rank, world_size=ranks)
+    model = DistributedDataParallel(network(1))
+    with dist_autograd.context() as context:
+        dist_autograd.backward(context, [model(torch.full((8, 16), 1.0 + rank)).sum()])
+        found = dist_autograd.get_gradients(context)
+        agree(b"".join(found[each].numpy().tobytes() for each in model.parameters()))
+    rpc.shutdown()
 
 
 @case

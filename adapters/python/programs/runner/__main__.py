@@ -1,7 +1,7 @@
 """Runs programs that use torch and its frameworks with Gloo and ringtree, and compares results.
 
-Results are kept, so that the next run continues an interrupted one. They are discarded if a
-package's version, the installed ringtree or a program changes.
+Results are kept, so that the next run continues an interrupted one. They are discarded if the
+version of a package, the installed ringtree, a program or the number of cores changes.
 """
 
 import argparse
@@ -123,7 +123,8 @@ def main():
         name = "torch_only" if options.torch_only else "results"
         name += f"_neighbors_{options.neighbors}" if options.neighbors else ""
         results = Results(options.folder / f"{name}_{used['torch']}.json")
-        is_partial = options.names and not options.torch_only
+        is_partial = options.names or not set(options.sizes) >= set(SIZES)
+        is_partial = is_partial and not options.torch_only
         if results.expect(used) and is_partial and results.path.exists():
             sys.exit(
                 f"run_programs: {results.path} has results of other versions, which a run would "

@@ -63,10 +63,14 @@ PROGRAMS = (
     Program("torchft_death", "torchft-nightly"),
     Program("with_ray", "ray"),
 )
-# Cases that fail with ringtree only, each with the reason.
+# Cases that fail with ringtree only, each with a part of the error, and the reason.
 KNOWN = {
-    "messages, tags": "receives messages in a different order from the one in which they were "
-    "sent. ringtree delivers the messages between two ranks in order, so it raises an error if the "
-    "tags differ",
+    "messages, tags": (
+        "different tags",
+        "receives messages in a different order from the one in which they were sent. ringtree "
+        "delivers the messages between two ranks in order, so it raises an error if the tags differ",
+    ),
 }
-PACKAGES = tuple(dict.fromkeys([*(program.package for program in PROGRAMS), "peft"]))
+# Cases with gradients or weights in bf16.
+BF16 = ("Trainer, bf16", *(f"DeepSpeed, ZeRO stage {stage}" for stage in (1, 2, 3)))
+PACKAGES = tuple(dict.fromkeys([*(each.package for each in PROGRAMS), "peft", "torchmetrics"]))

@@ -4,7 +4,7 @@ import re
 import textwrap
 
 from catalog import KNOWN, PROGRAMS
-from results import TOLERANCE, outcomes
+from results import TOLERANCE, TOLERANCE_BF16, outcomes
 
 HEAD = """# What runs on it
 
@@ -34,13 +34,17 @@ For rows marked *group first*, also set `PROGRAM_GROUP=1`. For rows marked *stan
 `PROGRAM_BACKEND=gloo PROGRAM_LIBRARY=ringtree`, and put `-m ringtree.gloo` before the program.
 
 - *Result*: the last loss, or another value that must not depend on the backend. "Same" means equal
-  bits. A number is the relative difference. A difference above {tolerance:g} is a failure.
-- *Time*: the median time of a step, divided by Gloo's. Below 1, ringtree is faster. All ranks run
-  on one machine with {cores} cores, with one thread each, and the runs alternate between the
-  backends. Each ratio is based on {rounds} rounds.
+  bits. A number is the relative difference. A difference above {tolerance:g} is a failure, or above
+  {tolerance_bf16:g} for values in bf16.
+- *Passes, Gloo fails*: Gloo has no value to compare with. The checks in the program passed, for
+  example that all ranks have the same weights.
+- *Time*: rank 0's median time of a step, divided by Gloo's, both as medians over the rounds. Below
+  1, ringtree is faster. If only every second step communicates, two steps are measured together.
+  All ranks run on one machine with {cores} cores, with one thread each, and the runs alternate
+  between the backends. Each ratio is based on {rounds} rounds.
 - *Group first*: the program calls `init_process_group` before it uses the framework.
 - *Stand-in*: the program asks for "gloo". For ringtree, it is started with `-m ringtree.gloo`.
-- *NAME, exit*, in the list of failures: all cases passed, but the program failed afterward.
+- *NAME, exit*, in the list of failures: the program failed after its last case.
 - An empty cell means that the case has no such result, or that its time was not measured.
 """
 WAYS = {"name": "", "group": " (group first)", "stand-in": " (stand-in)"}
@@ -89,7 +93,7 @@ def failures_of(outcome):
     for name, ends in (("Gloo", outcome.gloo), ("ringtree", outcome.ringtree)):
         if ends.failures:
             often = f" ({ends.failures} of {ends.rounds} rounds)" if ends.passes else ""
-            reason = KNOWN.get(outcome.case) if name == "ringtree" else None
+            _, reason = KNOWN.get(outcome.case, ("", "")) if name == "ringtree" else ("", "")
             end = f" The program {reason}." if reason else ""
             yield f"{name}{often}: {quoted(ends.error)}{end}"
     if outcome.differs:
@@ -139,18 +143,18 @@ def summary(results, sizes):
     found = [each for each in ended if not each.is_exit]
     both = sum(each.fail_both for each in found)
     failed = sum(each.ringtree_fails for each in found) - both
-    passed = [each.difference for each in found if not each.ringtree_fails]
-    gained = passed.count(None)
-    same = passed.count(0)
-    close = sum(0 < each <= TOLERANCE for each in passed if each is not None)
-    more = len(passed) - gained - same - close
+    passed = [each for each in found if not each.ringtree_fails]
+    gained = sum(each.difference is None for each in passed)
+    same = sum(each.difference == 0 for each in passed)
+    more = sum(each.differs for each in passed)
+    close = len(passed) - gained - same - more
     timed = [each for each in found if each.ratio]
     faster = sum(each.ratio <= 1 for each in timed)
     always = sum(each.is_always_faster for each in timed)
     text = (
-        f"Of {len(found)} results, {same} are the same as with Gloo, {close} differ by at most "
-        f"{TOLERANCE:g}, {more} differ by more, {failed} pass only with Gloo, {gained} only with "
-        f"ringtree, and {both} fail with both."
+        f"Of {len(found)} results, {same} are the same as with Gloo, {close} differ by no more than "
+        f"the order of additions explains, {more} differ by more, {failed} pass only with Gloo, "
+        f"{gained} only with ringtree, and {both} fail with both."
     )
     if timed:
         text += (
@@ -175,6 +179,7 @@ def written(all_results, sizes):
     page = HEAD.format(
         summary=summary(results, sizes),
         tolerance=TOLERANCE,
+        tolerance_bf16=TOLERANCE_BF16,
         cores=results.cores,
         rounds=" to ".join(map(str, sorted({min(rounds), max(rounds)}))),
         other=others[0].torch if others else "VERSION",

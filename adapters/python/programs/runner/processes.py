@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -49,6 +50,9 @@ def run(arguments, ranks, variables, log, seconds):
     After a timeout, the code is None, and the output omits messages about the termination.
     """
     mark = uuid.uuid4().hex
+    # torchrun and Ray leave files behind. The name is short, because Ray's sockets are there, too.
+    folder = tempfile.TemporaryDirectory(prefix="run", ignore_cleanup_errors=True)
+    folders = {"TMPDIR": folder.name, "RAY_TMPDIR": folder.name}
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     with open(log, "w") as file:
         process = subprocess.Popen(
@@ -56,7 +60,7 @@ def run(arguments, ranks, variables, log, seconds):
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **VARIABLES, **variables, MARK: mark},
+            env={**os.environ, **VARIABLES, **folders, **variables, MARK: mark},
             start_new_session=True,
         )
     try:
@@ -70,6 +74,7 @@ def run(arguments, ranks, variables, log, seconds):
     finally:
         kill_marked(mark)
         process.wait()
+        folder.cleanup()
 
 
 def cause(code, text, seconds):
@@ -87,17 +92,22 @@ def cause(code, text, seconds):
 
 
 def results(text):
-    """Returns the results in a program's output: a value and milliseconds, or an error."""
+    """Returns the results in a program's output: a value and milliseconds, or an error.
+
+    The result of a case that has started but not ended is empty.
+    """
     found = {}
-    for line in re.finditer(r"(RESULT|FAILED) (?=\{)", text):
+    for line in re.finditer(r"(START|RESULT|FAILED) (?=\{)", text):
         # Lines of several ranks can be joined.
         with contextlib.suppress(json.JSONDecodeError):
             entry, _ = json.JSONDecoder().raw_decode(text, line.end())
-            if line[1] == "FAILED":
+            if line[1] == "START":
+                found.setdefault(entry["case"], {})
+            elif line[1] == "FAILED":
                 error = {"error": f"{entry['error']} ({entry['at']})"}
                 if "error" not in found.get(entry["case"], {}):
                     found[entry["case"]] = error
-            elif entry["case"] not in found:
+            elif not found.get(entry["case"]):
                 found[entry["case"]] = {"value": entry["value"], "ms": entry["ms"]}
     return found
 
@@ -108,7 +118,7 @@ def run_program(program, backend, ranks, logs, folder):
     arguments = program.arguments(backend, folder)
     code, text = run(arguments, ranks, program.variables(backend), log, program.seconds)
     found = results(text)
-    is_failed = code != 0 or not found
+    is_failed = code != 0 or not found or not all(found.values())
     return {"cases": found, "failure": cause(code, text, program.seconds) if is_failed else None}
 
 

@@ -151,7 +151,7 @@ class RingtreeBackend(C10dBackend):
         # copy. torch would crash if it copied a tensor without memory, which `memory_of` rejects.
         is_root = self.rank() == root
         used = tensors if is_root else [memory_of(each)[1].clone() for each in tensors]
-        return self._in_place("reduce", used, opts, root, opts.reduceOp)
+        return self._in_place("reduce", tensors, opts, root, opts.reduceOp, used)
 
     def barrier(self, opts=None):
         plan = Plan(self, "barrier")
@@ -164,32 +164,39 @@ class RingtreeBackend(C10dBackend):
             raise DeadlineError(f"Rank {self.rank()} timed out in monitoredBarrier immediately")
         try:
             self.barrier(opts).wait()
+        except UsageError:
+            raise
         except Error as error:
-            if error.missing and self.rank() == 0:
-                some = error.missing if wait_all_ranks else error.missing[:1]
-                ranks = ", ".join(map(str, some))
-                who = f"Rank{'s' if wait_all_ranks else ''} {ranks} failed to pass monitoredBarrier"
-            else:
-                who = (
-                    f"Rank {self.rank()} successfully reached monitoredBarrier, but received "
-                    "errors while waiting for send/recv from rank 0"
-                )
-            error.args = (f"{who}: {error}",)
+            if who := self._monitored(error, wait_all_ranks):
+                error.args = (f"{who}: {error}",)
             raise
 
-    def allgather(self, outputs, inputs, opts=None):
+    def _monitored(self, error, wait_all_ranks):
+        if self.rank() > 0:
+            return (
+                f"Rank {self.rank()} successfully reached monitoredBarrier, but received errors "
+                "while waiting for send/recv from rank 0"
+            )
+        if not error.missing:
+            return None
+        some = error.missing if wait_all_ranks else error.missing[:1]
+        more = error.missing_count - len(some) if wait_all_ranks else 0
+        ranks = ", ".join(map(str, some)) + (f" and {more} more" if more else "")
+        return f"Rank{'s' if wait_all_ranks else ''} {ranks} failed to pass monitoredBarrier"
+
+    def allgather(self, outputs, inputs, opts=None, result=None):
         plan = Plan(self, "all_gather")
         for out, own in zip(outputs, inputs, strict=True):
             plan.check_blocks(out, own)
             plan.add("all-gather", [own], out)
-        return plan.start(outputs, opts, inputs)
+        return plan.start(result or outputs, opts, inputs)
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
         """Gather several inputs. Afterward, outputs[rank][i] contains input i of that rank."""
         Plan(self, "all_gather_coalesced").check_blocks(outputs)
         if any(len(each) != len(inputs) for each in outputs):
             raise UsageError(f"all_gather_coalesced requires {len(inputs)} outputs for each rank")
-        return self.allgather([list(each) for each in zip(*outputs)], inputs, opts)
+        return self.allgather([list(each) for each in zip(*outputs)], inputs, opts, outputs)
 
     def all_gather_single(self, output, input, opts=None):
         return self.all_gather_single_coalesced([output], [input], opts)
@@ -287,9 +294,9 @@ class RingtreeBackend(C10dBackend):
             self.group.append(work)
         return work
 
-    def _in_place(self, name, tensors, opts, root=0, op=None):
+    def _in_place(self, name, tensors, opts, root=0, op=None, used=None):
         plan = Plan(self, name)
-        for tensor in tensors:
+        for tensor in used or tensors:
             plan.add(name.replace("_", "-"), [], [tensor], root, op, is_in_place=True)
         return plan.start(tensors, opts)
 

@@ -45,6 +45,8 @@ class Plan:
         self.calls = []
         # Tensors that keep the memory alive until the calls have completed (see `memory_of`).
         self.used = []
+        # The memory of the calls in place.
+        self.in_place = set()
         # Pairs of a non-contiguous output and the contiguous copy that is written instead.
         self.copies = []
 
@@ -56,6 +58,11 @@ class Plan:
             counts = tuple([count * each for count in side] for side in counts)
         read = [self._part(tensor, each, first.dtype) for tensor in inputs]
         written = [self._part(tensor, each, first.dtype, True) for tensor in outputs]
+        if is_in_place:
+            # A tensor that is in the list twice is reduced once, as with Gloo.
+            if written[0] in self.in_place:
+                return
+            self.in_place.add(written[0])
         self.calls.append(
             (collective, name, operator, factor, root, is_in_place, read, written, counts)
         )
@@ -173,6 +180,10 @@ def refuse_lazy(tensor):
 
 
 def _operator(op, dtype, collective):
+    if dtype not in DTYPES:
+        raise UsageError(
+            f"{collective} of {dtype} tensors is not supported; they can be moved, but not reduced"
+        )
     number = internals.operator_number(op)
     if number == PREMUL_SUM:
         factor = internals.premul_factor(op)
@@ -186,10 +197,6 @@ def _operator(op, dtype, collective):
         return OPERATORS_OF_BOOL[name], None
     if dtype.is_complex and name not in OPERATORS_OF_COMPLEX:
         raise UsageError(f"{collective} of {dtype} tensors supports only SUM and AVG, not {name}")
-    if dtype not in DTYPES:
-        raise UsageError(
-            f"{collective} of {dtype} tensors is not supported; they can be moved, but not reduced"
-        )
     return name, None
 
 

@@ -18,8 +18,16 @@ def reduce_sparse(backend, tensor, opts):
         raise UsageError("sparse tensors support only SUM")
     own = tensor.detach().coalesce()
     places, values = own.indices().t().contiguous(), own.values()
-    counts = torch.empty(backend.size(), dtype=torch.int64)
-    _gathered(backend, [(torch.tensor([places.shape[0]]), list(counts.split(1)))], opts)
+    head = torch.tensor([places.shape[0], own.sparse_dim(), *own.shape])
+    heads = head.new_empty(backend.size(), len(head))
+    _gathered(backend, [(head, list(heads.unbind()))], opts)
+    counts, shapes = heads[:, 0], heads[:, 1:]
+    if not shapes.eq(head[1:]).all():
+        every = {f"{each[1:]} ({each[0]} sparse)" for each in shapes.tolist()}
+        raise UsageError(
+            "all ranks must pass sparse tensors with the same dimensions; got "
+            f"{', '.join(sorted(every))}"
+        )
     parts = [
         (each, list(each.new_empty(int(counts.sum()), *each.shape[1:]).split(counts.tolist())))
         for each in (places, values)

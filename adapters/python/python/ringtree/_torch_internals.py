@@ -99,7 +99,8 @@ def answer_instead_of_future(work):
 def is_asked_by_reducer(caller):
     """Return True if the caller is C++ code, which is how DDP's reducer gets a future.
 
-    In that case, the frame `caller` is None or that of the function that starts backward.
+    In that case, the frame `caller` is that of the function that starts backward, or None on a
+    thread of torch's, on which distributed autograd starts it.
     """
     return caller is None or caller.f_code is _engine_run_backward.__code__
 
@@ -186,7 +187,9 @@ def backend_of(group, device):
     """Return the backend of a process group for a device, or None if it has none."""
     if device not in group._device_types:
         return None
-    return group._get_backend(device)
+    backend = group._get_backend(device)
+    # With TORCH_DISTRIBUTED_DEBUG=DETAIL, torch wraps the backend.
+    return getattr(backend, "wrapped_pg", backend)
 
 
 def default_group():

@@ -147,18 +147,12 @@ class Work(internals.C10dWork):
             pass
         return True
 
-    def is_success(self):
-        return self.is_completed()
-
     def source_rank(self):
         """Return the rank that sent a message to a receive from any rank.
 
         Return None for all other calls, and until the wait for the message has ended.
         """
         return self._running[0].source if self._running else None
-
-    def synchronize(self):
-        self._end()
 
     def result(self):
         return self._tensors
@@ -174,7 +168,7 @@ class Work(internals.C10dWork):
         """
         if (answered := internals.answer_instead_of_future(self)) is not None:
             return answered
-        is_awaited = not (self._running and internals.is_asked_by_reducer(sys._getframe(1)))
+        is_awaited = not (self._running and internals.is_asked_by_reducer(sys._getframe().f_back))
         if is_awaited:
             # One of torch's callbacks would turn KeyboardInterrupt into RuntimeError.
             with contextlib.suppress(Error):
