@@ -17,9 +17,10 @@ def refuse_activations(name):
 
     def checked(*arguments, **more):
         given = [*arguments, *more.values()]
+        groups = [each for each in given if isinstance(each, dist.ProcessGroup)]
         if any(torch.is_tensor(each) and each.is_floating_point() for each in given):
             for own in get_tp_group(), get_pp_group():
-                assert more.get("group") not in (own.device_group, own.cpu_group), name
+                assert not any(each in (own.device_group, own.cpu_group) for each in groups), name
         return used(*arguments, **more)
 
     setattr(dist, name, checked)

@@ -68,9 +68,13 @@ KNOWN = {
     "messages, tags": (
         "different tags",
         "receives messages in a different order from the one in which they were sent. ringtree "
-        "delivers the messages between two ranks in order, so it raises an error if the tags differ",
+        "delivers the messages between two ranks in order, so it raises an error if the tags "
+        "differ",
     ),
 }
-# Cases with gradients or weights in bf16.
-BF16 = ("Trainer, bf16", *(f"DeepSpeed, ZeRO stage {stage}" for stage in (1, 2, 3)))
+# Cases that compute or add in bf16.
+BF16 = (
+    *("DDP, autocast to bf16", "DDP, bf16 hook", "FSDP2, mixed precision", "Trainer, bf16"),
+    *(f"DeepSpeed, ZeRO stage {stage}" for stage in (1, 2, 3)),
+)
 PACKAGES = tuple(dict.fromkeys([*(each.package for each in PROGRAMS), "peft", "torchmetrics"]))

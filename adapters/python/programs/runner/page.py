@@ -152,9 +152,9 @@ def summary(results, sizes):
     faster = sum(each.ratio <= 1 for each in timed)
     always = sum(each.is_always_faster for each in timed)
     text = (
-        f"Of {len(found)} results, {same} are the same as with Gloo, {close} differ by no more than "
-        f"the order of additions explains, {more} differ by more, {failed} pass only with Gloo, "
-        f"{gained} only with ringtree, and {both} fail with both."
+        f"Of {len(found)} results, {same} are the same as with Gloo, {close} differ by no more "
+        f"than the order of additions explains, {more} differ by more, {failed} pass only with "
+        f"Gloo, {gained} only with ringtree, and {both} fail with both."
     )
     if timed:
         text += (

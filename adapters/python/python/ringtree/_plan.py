@@ -45,7 +45,7 @@ class Plan:
         self.calls = []
         # Tensors that keep the memory alive until the calls have completed (see `memory_of`).
         self.used = []
-        # The memory of the calls in place.
+        # Addresses of the tensors that are reduced in place.
         self.in_place = set()
         # Pairs of a non-contiguous output and the contiguous copy that is written instead.
         self.copies = []
@@ -57,12 +57,7 @@ class Plan:
         if each != 1 and counts is not None:
             counts = tuple([count * each for count in side] for side in counts)
         read = [self._part(tensor, each, first.dtype) for tensor in inputs]
-        written = [self._part(tensor, each, first.dtype, True) for tensor in outputs]
-        if is_in_place:
-            # A tensor that is in the list twice is reduced once, as with Gloo.
-            if written[0] in self.in_place:
-                return
-            self.in_place.add(written[0])
+        written = [self._part(tensor, each, first.dtype, True, is_in_place) for tensor in outputs]
         self.calls.append(
             (collective, name, operator, factor, root, is_in_place, read, written, counts)
         )
@@ -70,8 +65,14 @@ class Plan:
     def add_barrier(self):
         self.calls.append(("barrier", "u8", "sum", None, 0, False, [], [], None))
 
-    def _part(self, tensor, each, dtype, is_written=False):
+    def _part(self, tensor, each, dtype, is_written=False, is_in_place=False):
         own, near = memory_of(tensor)
+        if is_in_place and near is own:
+            # A tensor that is in a list twice is reduced only once, as with Gloo. The second call
+            # reduces a copy, because all ranks must make the same number of calls.
+            if near.data_ptr() in self.in_place:
+                near = own.clone()
+            self.in_place.add(near.data_ptr())
         if tensor.dtype != dtype:
             raise UsageError(
                 f"all tensors in a call must have the same type; got {dtype} and {tensor.dtype}"

@@ -99,8 +99,8 @@ def answer_instead_of_future(work):
 def is_asked_by_reducer(caller):
     """Return True if the caller is C++ code, which is how DDP's reducer gets a future.
 
-    In that case, the frame `caller` is that of the function that starts backward, or None on a
-    thread of torch's, on which distributed autograd starts it.
+    In that case, the frame `caller` is that of the function that starts backward, or None if
+    distributed autograd runs backward on one of torch's own threads.
     """
     return caller is None or caller.f_code is _engine_run_backward.__code__
 
