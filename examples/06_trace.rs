@@ -98,7 +98,7 @@ fn train_step(
     model.start_backward();
     for index in (0..LAYERS).rev() {
         deadline += backward / LAYERS as u32;
-        let name = format_args!("layer {}", index + 1);
+        let name = format!("layer {}", index + 1);
         trace.measure("backward", name, || sleep_until(deadline));
         // In a real program, backward writes the gradient here.
         model.gradient_mut::<f32>(index)?;
