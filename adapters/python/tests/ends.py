@@ -557,38 +557,6 @@ def invalid_calls():
     dist.destroy_process_group()
 
 
-def alongside_a_group_of_gpus():
-    """The default group has no backend for tensors in host memory."""
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("cuda:gloo")
-    group = dist.new_group(backend="ringtree")
-    numbers = torch.ones(3)
-    dist.all_reduce(numbers, group=group)
-    assert numbers.tolist() == [dist_size()] * 3
-    dist.destroy_process_group()
-
-
-def with_wrapped_backends():
-    """With TORCH_DISTRIBUTED_DEBUG=DETAIL, torch wraps the backend of each group."""
-    dist = torch_group()
-    import torch
-    from ringtree import _backend
-    from ringtree.torch import all_reduce_, communicator
-
-    # The new group must use the connections of the default group.
-    _backend.init = None
-    group, numbers = dist.new_group(), torch.ones(3)
-    assert type(group._get_backend(torch.device("cpu"))).__name__ == "_ProcessGroupWrapper"
-    for each in None, group:
-        dist.all_reduce(numbers, group=each)
-        assert all_reduce_(numbers, group=each) is numbers
-        assert communicator(each).world_size == dist_size()
-    assert numbers.tolist() == [dist_size() ** 4] * 3
-    dist.destroy_process_group()
-
-
 def trained():
     """A plain training script for any launcher. It prints a sum that must be equal on all ranks."""
     import torch

@@ -200,15 +200,6 @@ def test_error_of_unsupported_call_is_one_line():
             assert word in line, line
 
 
-def test_group_works_alongside_group_of_gpus():
-    run("ends.py", 2, "alongside_a_group_of_gpus")
-
-
-def test_groups_with_wrapped_backends():
-    debug = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
-    run("ends.py", 2, "with_wrapped_backends", environment=debug)
-
-
 def weights(text):
     return {line.split("weights ")[1] for line in text.splitlines() if "weights " in line}
 

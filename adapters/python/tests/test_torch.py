@@ -86,6 +86,15 @@ def test_setting_replaces_timeout_of_framework(monkeypatch, setting, timeout):
     assert ringtree._framework_timeout(5) == timeout
 
 
+def test_group_works_alongside_group_of_gpus():
+    run("groups.py", 2, "alongside_a_group_of_gpus")
+
+
+def test_groups_with_wrapped_backends():
+    debug = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    run("groups.py", 2, "with_wrapped_backends", environment=debug)
+
+
 @pytest.mark.parametrize("name", training_cases.CASES)
 def test_training_alongside_another_backend(name):
     """Like "cpu:ringtree,cuda:nccl", but with Gloo, which can be created without a GPU."""

@@ -123,8 +123,8 @@ def main():
         name = "torch_only" if options.torch_only else "results"
         name += f"_neighbors_{options.neighbors}" if options.neighbors else ""
         results = Results(options.folder / f"{name}_{used['torch']}.json")
-        is_partial = options.names or not set(options.sizes) >= set(SIZES)
-        is_partial = is_partial and not options.torch_only
+        is_whole = not options.names and set(options.sizes) >= set(SIZES)
+        is_partial = not (is_whole or options.torch_only)
         if results.expect(used) and is_partial and results.path.exists():
             sys.exit(
                 f"run_programs: {results.path} has results of other versions, which a run would "

@@ -93,8 +93,8 @@ def failures_of(outcome):
     for name, ends in (("Gloo", outcome.gloo), ("ringtree", outcome.ringtree)):
         if ends.failures:
             often = f" ({ends.failures} of {ends.rounds} rounds)" if ends.passes else ""
-            _, reason = KNOWN.get(outcome.case, ("", "")) if name == "ringtree" else ("", "")
-            end = f" The program {reason}." if reason else ""
+            is_known = name == "ringtree" and outcome.case in KNOWN
+            end = f" The program {KNOWN[outcome.case][1]}." if is_known else ""
             yield f"{name}{often}: {quoted(ends.error)}{end}"
     if outcome.differs:
         yield f"the results differ by {outcome.difference:.1e}"
