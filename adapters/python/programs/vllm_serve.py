@@ -9,7 +9,7 @@ import os
 import time
 import zlib
 
-os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # each process has one thread
 os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM

@@ -264,6 +264,18 @@ def monitored_barriers():
     dist.barrier()
 
 
+@case
+def monitored_barrier_lists_at_most_eight_ranks():
+    """An error names at most eight ranks, so this case needs no world of more ranks."""
+    error = ringtree.DeadlineError()
+    error.missing, error.missing_count = tuple(range(1, 9)), 12
+    if dist.get_rank() == 0:
+        backend = backend_of(dist.group.WORLD)
+        text = "1, 2, 3, 4, 5, 6, 7, 8 and 4 more"
+        assert f"Ranks {text} failed to pass" in backend._monitored(error, wait_all_ranks=True)
+        assert "Rank 1 failed to pass" in backend._monitored(error, wait_all_ranks=False)
+
+
 if __name__ == "__main__":
     dist.init_process_group("ringtree")
     run_all(CASES, dist.get_rank())

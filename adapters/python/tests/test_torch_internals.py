@@ -1,21 +1,35 @@
-"""Tests each use of torch's internals in a test of the same name, which fails if torch changes."""
+"""Tests each use of torch's internals in a test of the same name, which fails if torch changes.
+
+If torch lacks a name that ringtree imports, test_torch_names.py says which one.
+"""
 
 import datetime
 import inspect
+import re
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from ringtree import _torch_internals as internals
 from ringtree import _work
+from ringtree._backend import RingtreeBackend
+from torch._C._distributed_c10d import _ProcessGroupWrapper
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 CPU = torch.device("cpu")
+# torch's C++ code that calls the methods of a backend in Python.
+CALLS = Path(torch.__file__).with_name("include") / "torch/csrc/distributed/c10d/py/PyBackend.hpp"
+METHODS = [
+    name
+    for name, each in vars(RingtreeBackend).items()
+    if inspect.isfunction(each) and hasattr(internals.C10dBackend, name) and name != "__init__"
+]
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def group():
     dist.init_process_group("ringtree", store=dist.HashStore(), rank=0, world_size=1)
     yield dist.group.WORLD
@@ -36,6 +50,19 @@ class CountingWork(internals.C10dWork):
 
     def get_future(self):
         return internals.answer_instead_of_future(self) or torch.futures.Future()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_name_of_a_method(name):
+    assert re.search(rf"\b{name}\b", CALLS.read_text()), f"torch no longer calls {name}"
+
+
+def test_attributes_of_a_backend(group):
+    """An attribute that torch reads in Python, and that the class lacks, reads itself forever."""
+    backend = internals.backend_of(group, CPU)
+    for name, each in vars(internals.C10dBackend).items():
+        if isinstance(each, property) and "supports" in name:
+            assert getattr(backend, name) in (True, False), name
 
 
 def test_every_use_has_a_test():
@@ -79,14 +106,14 @@ def test_answer_instead_of_future():
     assert not work.get_future().done() and work.calls == 0
 
 
-def test_answers_in_python():
+def test_answers_in_python(group):
     assert internals.answers_in_python(CountingWork())
-    work = dist.all_reduce(torch.ones(3), async_op=True)
-    work.wait()
-    assert work.is_completed()
+    assert internals.answers_in_python(dist.all_reduce(torch.ones(3), async_op=True))
+    work = dist.all_reduce(torch.ones(3), group=dist.new_group(backend="gloo"), async_op=True)
+    assert not internals.answers_in_python(work)
 
 
-def test_is_asked_by_reducer():
+def test_is_asked_by_reducer(group):
     """The reducer calls from C++. The function that starts backward is the next Python frame."""
     assert internals.is_asked_by_reducer(None)
     assert not internals.is_asked_by_reducer(sys._getframe())
@@ -121,6 +148,23 @@ def test_is_asked_by_reducer():
     finally:
         _work.Work.get_future = get_future
     assert frames and all(map(internals.is_asked_by_reducer, frames))
+
+
+def test_may_be_compressed(group, monkeypatch):
+    """The hook compresses a bucket to f16, and C++ code reads the tensors in its future."""
+    asked = []
+
+    def may_be(tensors):
+        asked.append(may_be_compressed(tensors))
+        return asked[-1]
+
+    may_be_compressed = internals.may_be_compressed
+    monkeypatch.setattr(internals, "may_be_compressed", may_be)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    model(torch.ones(1, 2)).sum().backward()
+    assert asked == [True]
+    assert model.module.weight.grad.tolist() == [[1, 1], [1, 1]]
 
 
 def test_list_future():
@@ -159,13 +203,41 @@ def options_of_a_call(op):
 
 def test_premul_factor():
     options = options_of_a_call(dist._make_nccl_premul_sum(2.5))
-    assert internals.operator_number(options.reduceOp) == dist.ReduceOp.RedOpType.PREMUL_SUM
+    assert internals.operator_kind(options.reduceOp) == dist.ReduceOp.RedOpType.PREMUL_SUM
     assert internals.premul_factor(options.reduceOp) == 2.5
 
 
-def test_operator_number():
+def test_operator_kind():
     for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.BXOR):
-        assert internals.operator_number(options_of_a_call(op).reduceOp) == int(op)
+        assert internals.operator_kind(op) == op
+        kind = internals.operator_kind(options_of_a_call(op).reduceOp)
+        assert isinstance(kind, dist.ReduceOp.RedOpType) and kind == op
+
+
+def test_call_timeout(group):
+    options = dist.AllreduceOptions()
+    assert internals.call_timeout(options) is None
+    options.timeout = datetime.timedelta(seconds=2.5)
+    assert internals.call_timeout(options) == 2.5
+    assert internals.call_timeout(None) is None
+
+
+def test_wait_timeout(group, monkeypatch):
+    """torch's C++ code waits for a functional collective, and passes a time of zero."""
+    passed = []
+
+    def wait(self, timeout=None):
+        passed.append(timeout)
+        return wait_in_python(self, timeout)
+
+    wait_in_python = _work.Work.wait
+    monkeypatch.setattr(_work.Work, "wait", wait)
+    operators = torch.ops._c10d_functional
+    waiting = operators.all_gather_into_tensor(torch.ones(3), 1, group.group_name)
+    operators.wait_tensor(waiting)
+    assert passed == [datetime.timedelta(0)]
+    assert internals.wait_timeout(passed[0]) is None and internals.wait_timeout(None) is None
+    assert internals.wait_timeout(datetime.timedelta(seconds=2)) == 2
 
 
 def test_options_timeout():
@@ -188,10 +260,11 @@ def test_completed():
 
 
 def test_backend_of(group):
-    from ringtree._backend import RingtreeBackend
-
-    assert isinstance(internals.backend_of(group, CPU), RingtreeBackend)
+    backend = internals.backend_of(group, CPU)
+    assert isinstance(backend, RingtreeBackend)
     assert internals.backend_of(group, torch.device("meta")) is None
+    # The class that wraps backends with TORCH_DISTRIBUTED_DEBUG=DETAIL.
+    assert isinstance(_ProcessGroupWrapper.wrapped_pg, property)
 
 
 def test_default_group(group):
@@ -202,7 +275,7 @@ def test_group_named(group):
     assert internals.group_named(group.group_name) is group
 
 
-def test_tensors_describe_themselves():
+def test_tensors_describe_themselves(group):
     """The compiled module calls a C function of torch's tensor class, which fills a DLTensor."""
     from ringtree.torch import communicator
 

@@ -35,7 +35,7 @@ HEAD = """# torch's own tests
 Results of the backend tests in torch's wheel (`distributed_test` in
 `torch.testing._internal.distributed`) with {torch} on CPUs. The tests run with {ranks} processes,
 or with {many} if torch requires that many. `adapters/python/run_torch_suite` runs them and writes
-this page. It runs with ringtree even the tests that torch runs only with gloo or only with MPI.
+this page. With ringtree, it also runs the tests that torch runs only with Gloo or only with MPI.
 
 {counts}
 """

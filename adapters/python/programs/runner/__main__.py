@@ -1,4 +1,4 @@
-"""Runs programs that use torch and its frameworks with Gloo and ringtree, and compares results.
+"""Runs programs built on torch with Gloo and with ringtree, and compares their results.
 
 Results are kept, so that the next run continues an interrupted one. They are discarded if the
 version of a package, the installed ringtree, a program or the number of cores changes.
@@ -14,7 +14,7 @@ from pathlib import Path
 import page
 import processes
 from catalog import BACKENDS, PROGRAMS, TORCH_ONLY
-from results import Results, outcomes, versions
+from results import TIMED_ROUNDS_MIN, Results, outcomes, versions
 
 HERE = Path(__file__).resolve().parent.parent
 PAGE = HERE.parents[2] / "docs" / "programs.md"
@@ -23,12 +23,22 @@ SIZES = (2, 4)
 
 def parse():
     parser = argparse.ArgumentParser(prog="run_programs", description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="only these: NAME, or NAME:WAY or NAME:CASE")
-    parser.add_argument("--rounds", type=int, default=1, help="total runs per backend (default 1)")
+    parser.add_argument(
+        "names", nargs="*", help="programs, such as ddp, powersgd:f32 or with_trainer:group"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="total rounds, including kept ones (default 1)"
+    )
     parser.add_argument("--ranks", default="2,4", help="numbers of processes (default 2,4)")
-    parser.add_argument("--torch-only", action="store_true", help="only torch, 2 ranks, no page")
-    parser.add_argument("--neighbors", type=int, default=0, help="busy loops to run alongside")
-    parser.add_argument("--page", action="store_true", help="write the page from the kept results")
+    parser.add_argument(
+        "--torch-only", action="store_true", help="five torch programs once, 2 ranks, no page"
+    )
+    parser.add_argument(
+        "--neighbors", type=int, default=0, help="busy loops to run alongside; no page"
+    )
+    parser.add_argument(
+        "--page", action="store_true", help="write the page from the kept results, run nothing"
+    )
     parser.add_argument("--no-page", action="store_true", help="do not write the page")
     parser.add_argument("--folder", type=Path, required=True, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -98,17 +108,23 @@ def kept_results(folder):
     for each in found:
         if same(each.versions) != same(found[0].versions):
             sys.exit(
-                "run_programs: the results differ in ringtree or in the programs; run the programs "
-                f"again, or delete the older one of {each.path} and {found[0].path}"
+                "run_programs: the kept results come from different versions of ringtree or of the "
+                "programs; run all programs again, or delete the older file of "
+                f"{each.path} and {found[0].path}"
             )
     for each in found:
         for program in PROGRAMS:
             if not all(outcomes(each, program, size) for size in SIZES):
                 sys.exit(
-                    f"run_programs: the page is not written, because {program.key} has no results "
-                    f"with torch {each.torch} and all numbers of ranks; run all programs, or pass "
+                    f"run_programs: the page is not written, because {program.key} lacks results "
+                    f"with torch {each.torch} for some numbers of ranks; run all programs, or pass "
                     "--no-page"
                 )
+    if not any(outcome.ratio for *_, outcome in page.every(found[0], SIZES)):
+        sys.exit(
+            f"run_programs: the page is not written, because {found[0].path} has no times; pass "
+            f"--rounds {TIMED_ROUNDS_MIN}, or --no-page"
+        )
     return found
 
 
@@ -127,8 +143,8 @@ def main():
         is_partial = not (is_whole or options.torch_only)
         if results.expect(used) and is_partial and results.path.exists():
             sys.exit(
-                f"run_programs: {results.path} has results of other versions, which a run would "
-                "discard; run all programs, or delete the file"
+                f"run_programs: {results.path} has results from other versions or another number "
+                "of cores, which this run would discard; run all programs, or delete the file"
             )
         with processes.neighbors(options.neighbors):
             faults = run_all(options, results)

@@ -8,23 +8,29 @@ from results import TOLERANCE, TOLERANCE_BF16, outcomes
 
 HEAD = """# What runs on it
 
-The programs on this page use torch and frameworks built on torch. The tool
-`adapters/python/run_programs` runs each of them with Gloo and with ringtree, and writes this page.
-Only the backend differs. The programs are in
+The programs on this page use torch or frameworks built on torch. The tool
+`adapters/python/run_programs` runs each of them with Gloo and with ringtree, compares the results,
+and writes this page. Only the backend differs. The programs are in
 [adapters/python/programs](../adapters/python/programs). [Frameworks](from_torch.md#frameworks)
-shows how to select ringtree, and [Serving with vLLM](vllm.md) how to serve models.
+shows how to select ringtree. torchft also needs a class that creates its process groups
+([replicas.py](../adapters/python/programs/replicas.py)). [Serving with vLLM](vllm.md) shows how to
+serve models.
 
 {summary}
+
+All ranks ran on one machine with {cores} cores. No GPU was used, and empty libraries replaced
+torch's GPU libraries. To run the programs yourself:
 
 ```console
 $ adapters/python/run_programs --rounds 3               # all programs
 $ adapters/python/run_programs --rounds 5 ddp with_ray  # two more rounds of these programs
 $ TORCH={other} adapters/python/run_programs             # with another version of torch
-$ adapters/python/run_programs --torch-only             # a quick check: only torch, 2 ranks
+$ adapters/python/run_programs --torch-only             # quick check: five torch programs, 2 ranks
 ```
 
-The tool installs torch and the frameworks in a separate environment. To run one program
-yourself, choose a backend:
+The tool installs torch, the frameworks and ringtree in the virtual environment
+`target/python/programs-torch-VERSION`. To run a single program, activate this environment and
+choose a backend:
 
 ```console
 $ PROGRAM_BACKEND=ringtree torchrun --standalone --nproc-per-node 2 adapters/python/programs/ddp.py
@@ -33,19 +39,22 @@ $ PROGRAM_BACKEND=ringtree torchrun --standalone --nproc-per-node 2 adapters/pyt
 For rows marked *group first*, also set `PROGRAM_GROUP=1`. For rows marked *stand-in*, set
 `PROGRAM_BACKEND=gloo PROGRAM_LIBRARY=ringtree`, and put `-m ringtree.gloo` before the program.
 
-- *Result*: the last loss, or another value that must not depend on the backend. "Same" means equal
-  bits. A number is the relative difference. A difference above {tolerance:g} is a failure, or above
-  {tolerance_bf16:g} for values in bf16.
-- *Passes, Gloo fails*: Gloo has no value to compare with. The checks in the program passed, for
-  example that all ranks have the same weights.
-- *Time*: rank 0's median time of a step, divided by Gloo's, both as medians over the rounds. Below
-  1, ringtree is faster. If only every second step communicates, two steps are measured together.
-  All ranks run on one machine with {cores} cores, with one thread each, and the runs alternate
-  between the backends. Each ratio is based on {rounds} rounds.
+- *Result*: how the last loss, or another value that must not depend on the backend, compares with
+  Gloo's. "Same" means equal bits. A number is the largest relative difference in any round.
+  "Differs" means that it exceeds the tolerance, which is {tolerance:g}, or {tolerance_bf16:g} for
+  cases that compute in bf16. Adding in a different order causes differences below the tolerance.
+  "Fails" means that the case failed with ringtree in at least one round.
+- *Passes, Gloo fails*: there is no value from Gloo to compare with. With ringtree, the program's
+  checks passed, such as the check that all ranks have the same weights.
+- *Time*: ringtree's time per step divided by Gloo's. Below 1, ringtree is faster. In each round,
+  rank 0 reports the median of its steps, and the ratio compares the medians over the rounds. If
+  only every second step communicates, two steps are measured together. Each rank computes on one
+  thread. The runs alternate between the backends. Each ratio is based on {rounds} rounds.
 - *Group first*: the program calls `init_process_group` before it uses the framework.
 - *Stand-in*: the program asks for "gloo". For ringtree, it is started with `-m ringtree.gloo`.
 - *NAME, exit*, in the list of failures: the program failed after its last case.
-- An empty cell means that the case has no such result, or that its time was not measured.
+- An empty result means that the case does not exist with this number of ranks. An empty time means
+  that the case was not timed, or that it passed with both backends in fewer than three rounds.
 """
 WAYS = {"name": "", "group": " (group first)", "stand-in": " (stand-in)"}
 
@@ -138,7 +147,7 @@ def every(results, sizes):
 
 
 def summary(results, sizes):
-    """Returns a sentence that counts the results."""
+    """Returns sentences that count the results."""
     ended = [each for *_, each in every(results, sizes)]
     found = [each for each in ended if not each.is_exit]
     both = sum(each.fail_both for each in found)
@@ -148,27 +157,37 @@ def summary(results, sizes):
     same = sum(each.difference == 0 for each in passed)
     more = sum(each.differs for each in passed)
     close = len(passed) - gained - same - more
-    timed = [each for each in found if each.ratio]
-    faster = sum(each.ratio <= 1 for each in timed)
-    always = sum(each.is_always_faster for each in timed)
     text = (
-        f"Of {len(found)} results, {same} are the same as with Gloo, {close} differ by no more "
-        f"than the order of additions explains, {more} differ by more, {failed} pass only with "
-        f"Gloo, {gained} only with ringtree, and {both} fail with both."
+        f"Of {len(found)} results (one per case and number of ranks), {same} are the same as with "
+        f"Gloo, {close} differ by no more than the tolerance, {more} differ by more, {failed} pass "
+        f"only with Gloo, {gained} pass only with ringtree, and {both} fail with both."
     )
-    if timed:
-        text += (
-            f" In {faster} of {len(timed)} timed cases, ringtree's median time is at most Gloo's. "
-            f"In {always} cases, every round with ringtree is faster than every round with Gloo."
-        )
-    return filled(text)
+    return filled(f"{text} {summary_of_times(results, sizes)}")
+
+
+def summary_of_times(results, sizes):
+    """Returns sentences that count the times, and name the cases in which ringtree is slower."""
+    timed = [each for each in every(results, sizes) if each[-1].ratio]
+    if not timed:
+        return ""
+    slower = [
+        f"{plain(outcome.case)}{WAYS[program.way]}, {size} ranks ({outcome.ratio:.3f})"
+        for program, size, outcome in timed
+        if outcome.ratio > 1
+    ]
+    always = sum(outcome.is_always_faster for *_, outcome in timed)
+    text = (
+        f"In {len(timed) - len(slower)} of {len(timed)} timed results, ringtree's median time is "
+        f"at most Gloo's. In {always}, ringtree's slowest round is faster than Gloo's fastest."
+    )
+    return f"{text} ringtree is slower in: {'; '.join(slower)}." if slower else text
 
 
 def with_other_torch(results, sizes):
     """Returns a section about the results with another version of torch."""
     section = f"\n## With torch {results.torch}\n\n{summary(results, sizes)}\n"
     failures = list_of_failures(results, sizes)
-    return f"{section}\nThe failures:\n\n{failures}" if failures else section
+    return f"{section}\nFailures:\n\n{failures}" if failures else section
 
 
 def written(all_results, sizes):

@@ -41,32 +41,17 @@ class RingtreeBackend(C10dBackend):
     def options(self):
         return self._options
 
-    # Properties that torch reads from every backend. The inherited properties would call this class
-    # again.
-    @property
-    def supports_splitting(self):
-        return True
-
-    @property
-    def supports_coalescing(self):
-        # batch_isend_irecv is faster if it starts each message without a coalesced group.
-        return False
-
-    @property
-    def supports_shrinking(self):
-        return False
-
-    @property
-    def supports_reconfigure(self):
-        return False
-
-    @property
-    def supports_window(self):
-        return False
-
-    @property
-    def _supports_time_estimate(self):
-        return False
+    # Attributes that torch reads from every backend. The inherited properties would read themselves
+    # without end.
+    supports_splitting = True
+    # batch_isend_irecv is faster if it starts each message without a coalesced group.
+    supports_coalescing = False
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_window = False
+    _supports_time_estimate = False
+    # The name of the last attribute in torch 2.14.
+    supports_time_estimate = False
 
     def supports_tensor_alloc(self, device):
         return False
@@ -172,6 +157,7 @@ class RingtreeBackend(C10dBackend):
             raise
 
     def _monitored(self, error, wait_all_ranks):
+        """Return torch's sentence about the missing ranks, or None if they are not known."""
         if self.rank() > 0:
             return (
                 f"Rank {self.rank()} successfully reached monitoredBarrier, but received errors "
@@ -256,13 +242,6 @@ class RingtreeBackend(C10dBackend):
         has_splits = output_split or input_split
         plan.add("all-to-all", [input], [output], counts=counts if has_splits else None)
         return plan.start([output], opts, [input])
-
-    # The names that these methods had before torch 2.14.
-    _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    _reduce_scatter_base = reduce_scatter_single
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    alltoall_base = all_to_all_single
 
     # Messages.
 

@@ -9,11 +9,10 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from . import Communicator
 from . import _torch_internals as internals
 from ._backend import RingtreeBackend
-from ._plan import OPERATORS, refuse_lazy
+from ._plan import NAMES, OPERATORS, refuse_lazy
 from .errors import UsageError
 
 _CPU = torch.device("cpu")
-_NAMES = {op: name for name, op in OPERATORS.items()}
 Communicator._tensors_are(torch.Tensor)
 
 _communicators = weakref.WeakKeyDictionary()
@@ -93,10 +92,10 @@ def all_reduce_(
 
 def _name_of(op):
     """Return ringtree's name for a torch operator."""
-    kind = getattr(op, "op", op)
+    kind = internals.operator_kind(op)
     # A plain number would compare equal to an operator, so check the type first.
-    if isinstance(kind, dist.ReduceOp.RedOpType) and kind in _NAMES:
-        return _NAMES[kind]
+    if isinstance(kind, dist.ReduceOp.RedOpType) and kind in NAMES:
+        return NAMES[kind]
     raise UsageError(f"unknown operator {op}; use one of: {' '.join(OPERATORS)}")
 
 

@@ -8,7 +8,7 @@ from ._tensors import DTYPES
 from ._work import Work, span
 from .errors import Error, UsageError
 
-# torch's operators, keyed by ringtree's names; and ringtree's names, keyed by torch's numbers.
+# torch's operators, keyed by ringtree's names, and the reverse.
 OPERATORS = {
     "sum": dist.ReduceOp.SUM,
     "avg": dist.ReduceOp.AVG,
@@ -19,8 +19,7 @@ OPERATORS = {
     "bor": dist.ReduceOp.BOR,
     "bxor": dist.ReduceOp.BXOR,
 }
-NAMES = {int(op): name for name, op in OPERATORS.items()}
-PREMUL_SUM = int(dist.ReduceOp.RedOpType.PREMUL_SUM)
+NAMES = {op: name for name, op in OPERATORS.items()}
 
 # A bool is a byte that must remain 0 or 1.
 OPERATORS_OF_BOOL = {
@@ -121,7 +120,8 @@ class Plan:
         is_async = backend.group is not None or opts is None or opts.asyncOp
         begun = span(self.name, self.used if shown is None else shown)
         try:
-            running = backend.comm._calls(self.calls, self.used, is_async, _seconds(opts))
+            timeout = internals.call_timeout(opts)
+            running = backend.comm._calls(self.calls, self.used, is_async, timeout)
         except Error:
             if begun is not None:
                 begun.end_after(())
@@ -185,13 +185,13 @@ def _operator(op, dtype, collective):
         raise UsageError(
             f"{collective} of {dtype} tensors is not supported; they can be moved, but not reduced"
         )
-    number = internals.operator_number(op)
-    if number == PREMUL_SUM:
+    kind = internals.operator_kind(op)
+    if kind == dist.ReduceOp.RedOpType.PREMUL_SUM:
         factor = internals.premul_factor(op)
         if not dtype.is_floating_point:
             raise UsageError(f"PREMUL_SUM requires floating-point tensors; got {dtype}")
         return "sum", factor
-    name = NAMES[number]
+    name = NAMES[kind]
     if dtype is torch.bool:
         if name not in OPERATORS_OF_BOOL:
             raise UsageError(f"{name} of bool is not defined; convert the tensor to a numeric type")
@@ -199,10 +199,3 @@ def _operator(op, dtype, collective):
     if dtype.is_complex and name not in OPERATORS_OF_COMPLEX:
         raise UsageError(f"{collective} of {dtype} tensors supports only SUM and AVG, not {name}")
     return name, None
-
-
-def _seconds(opts):
-    """Return the timeout of this call in seconds, or None if it has no separate timeout."""
-    timeout = getattr(opts, "timeout", None)
-    seconds = 0 if timeout is None else timeout.total_seconds()
-    return seconds if seconds > 0 else None

@@ -14,7 +14,7 @@ def reduce_sparse(backend, tensor, opts):
     Gather the elements of all ranks in rank order, and add up the elements at the same position.
     Return when the sum is complete.
     """
-    if internals.operator_number(opts.reduceOp) != int(dist.ReduceOp.RedOpType.SUM):
+    if internals.operator_kind(opts.reduceOp) != dist.ReduceOp.RedOpType.SUM:
         raise UsageError("sparse tensors support only SUM")
     own = tensor.detach().coalesce()
     places, values = own.indices().t().contiguous(), own.values()

@@ -1,7 +1,9 @@
 """All uses of torch's internals. torch documents none of them and may change them in any version.
 
 Each function is one use, and each has a test of the same name in tests/test_torch_internals.py. If
-torch changes, these tests name what no longer works.
+torch changes, these tests name what no longer works. Other tests there cover the interface that
+torch's C++ code expects of a backend in Python: the names of RingtreeBackend's methods and
+attributes, and the C function that describes a tensor to the compiled module.
 """
 
 import functools
@@ -122,6 +124,15 @@ def _typed():
     return torch.jit.CompilationUnit(_LISTED)
 
 
+def may_be_compressed(tensors):
+    """Return True if the tensors may come from torch's hook that compresses gradients to f16.
+
+    Other tensors bypass TorchScript because TorchScript adds about 80 us and extra lines to error
+    messages.
+    """
+    return all(isinstance(each, torch.Tensor) and each.dtype is torch.float16 for each in tensors)
+
+
 def list_future(future, tensors):
     """Return a future that C++ code can read as a list of tensors, once `future` has completed.
 
@@ -153,9 +164,24 @@ def premul_factor(op):
     return float(op.__getstate__()[1])
 
 
-def operator_number(op):
-    """Return the number of the operator in a call's options."""
-    return int(op.op)
+def operator_kind(op):
+    """Return the RedOpType of an operator. The operator may also be a RedOpType itself."""
+    return getattr(op, "op", op)
+
+
+def call_timeout(options):
+    """Return the timeout in a call's options in seconds, or None if they do not set one.
+
+    A negative timeout is not set. Some calls have no options, or options without a timeout.
+    """
+    timeout = getattr(options, "timeout", None)
+    seconds = 0 if timeout is None else timeout.total_seconds()
+    return seconds if seconds > 0 else None
+
+
+def wait_timeout(timeout):
+    """Return the timeout of a wait in seconds, or None. torch's C++ code passes zero for none."""
+    return None if timeout is None else timeout.total_seconds() or None
 
 
 def set_options_timeout(options, timeout):

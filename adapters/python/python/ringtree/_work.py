@@ -121,9 +121,7 @@ class Work(internals.C10dWork):
                 _thread.start_new_thread(_finish_after, (self._running, self._finish))
 
     def wait(self, timeout=None):
-        seconds = None if timeout is None else timeout.total_seconds()
-        # torch passes zero for "no timeout".
-        self._end(seconds or None)
+        self._end(internals.wait_timeout(timeout))
         return True
 
     def _end(self, seconds=None):
@@ -179,7 +177,7 @@ class Work(internals.C10dWork):
             ended = torch.futures.Future()
             self._future = ended.then(self._outcome)
         if not is_awaited:
-            if _are_compressed(self._tensors):
+            if internals.may_be_compressed(self._tensors):
                 self._future = internals.list_future(self._future, self._tensors)
             _waiters.submit(ended.set_result, None)
         else:
@@ -214,12 +212,3 @@ class Group(Work):
     def _end(self, seconds=None):
         for work in self._works:
             work._end(seconds)
-
-
-def _are_compressed(tensors):
-    """Return True if the tensors may come from torch's hook that compresses gradients.
-
-    Other tensors bypass TorchScript because TorchScript adds about 80 us and extra lines to error
-    messages.
-    """
-    return all(isinstance(each, torch.Tensor) and each.dtype is torch.float16 for each in tensors)
