@@ -11,7 +11,7 @@ PACKAGE = Path(find_spec("ringtree").origin).parent
 NAMES = sorted(
     {
         (each.module, name.name)
-        for file in PACKAGE.glob("*.py")
+        for file in PACKAGE.rglob("*.py")
         for each in ast.walk(ast.parse(file.read_text()))
         if isinstance(each, ast.ImportFrom) and not each.level and each.module.startswith("torch")
         for name in each.names

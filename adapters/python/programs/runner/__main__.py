@@ -27,7 +27,10 @@ def parse():
         "names", nargs="*", help="programs, such as ddp, powersgd:f32 or with_trainer:group"
     )
     parser.add_argument(
-        "--rounds", type=int, default=1, help="total rounds, including kept ones (default 1)"
+        "--rounds",
+        type=int,
+        default=TIMED_ROUNDS_MIN,
+        help="total rounds, including kept ones (default %(default)s, the minimum for times)",
     )
     parser.add_argument("--ranks", default="2,4", help="numbers of processes (default 2,4)")
     parser.add_argument(

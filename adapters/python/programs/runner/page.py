@@ -18,14 +18,14 @@ serve models.
 
 {summary}
 
-All ranks ran on one machine with {cores} cores. No GPU was used, and empty libraries replaced
-torch's GPU libraries. To run the programs yourself:
+All ranks ran on one machine with {cores} cores. No GPU was used, and stubs replaced torch's GPU
+libraries. To run the programs yourself:
 
 ```console
-$ adapters/python/run_programs --rounds 3               # all programs
-$ adapters/python/run_programs --rounds 5 ddp with_ray  # two more rounds of these programs
-$ TORCH={other} adapters/python/run_programs             # with another version of torch
-$ adapters/python/run_programs --torch-only             # quick check: five torch programs, 2 ranks
+$ adapters/python/run_programs                           # all programs, three rounds
+$ adapters/python/run_programs --rounds 5 ddp with_ray   # two more rounds of these programs
+$ TORCH={other} adapters/python/run_programs --rounds 1   # with another version of torch
+$ adapters/python/run_programs --torch-only              # quick check: five torch programs, 2 ranks
 ```
 
 The tool installs torch, the frameworks and ringtree in the virtual environment
@@ -43,7 +43,8 @@ For rows marked *group first*, also set `PROGRAM_GROUP=1`. For rows marked *stan
   Gloo's. "Same" means equal bits. A number is the largest relative difference in any round.
   "Differs" means that it exceeds the tolerance, which is {tolerance:g}, or {tolerance_bf16:g} for
   cases that compute in bf16. Adding in a different order causes differences below the tolerance.
-  "Fails" means that the case failed with ringtree in at least one round.
+  "Fails" means that the case failed with ringtree in at least one round. "Both fail" means that it
+  also never passed with Gloo.
 - *Passes, Gloo fails*: there is no value from Gloo to compare with. With ringtree, the program's
   checks passed, such as the check that all ranks have the same weights.
 - *Time*: ringtree's time per step divided by Gloo's. Below 1, ringtree is faster. In each round,
@@ -173,7 +174,7 @@ def summary_of_times(results, sizes):
     slower = [
         f"{plain(outcome.case)}{WAYS[program.way]}, {size} ranks ({outcome.ratio:.3f})"
         for program, size, outcome in timed
-        if outcome.ratio > 1
+        if round(outcome.ratio, 3) > 1
     ]
     always = sum(outcome.is_always_faster for *_, outcome in timed)
     text = (

@@ -50,7 +50,7 @@ class RingtreeBackend(C10dBackend):
     supports_reconfigure = False
     supports_window = False
     _supports_time_estimate = False
-    # The name of the last attribute in torch 2.14.
+    # The name of `_supports_time_estimate` in torch 2.14.
     supports_time_estimate = False
 
     def supports_tensor_alloc(self, device):

@@ -160,8 +160,8 @@ def begin_span(name, tensors):
 
 
 def premul_factor(op):
-    """Return the factor of PREMUL_SUM, which torch makes available only for pickling."""
-    return float(op.__getstate__()[1])
+    """Return the factor of PREMUL_SUM, which can be a tensor of one element."""
+    return float(op.factor)
 
 
 def operator_kind(op):
@@ -172,7 +172,8 @@ def operator_kind(op):
 def call_timeout(options):
     """Return the timeout in a call's options in seconds, or None if they do not set one.
 
-    A negative timeout is not set. Some calls have no options, or options without a timeout.
+    torch passes a negative timeout if the call sets none. Some calls have no options, or options
+    without a timeout.
     """
     timeout = getattr(options, "timeout", None)
     seconds = 0 if timeout is None else timeout.total_seconds()
