@@ -128,3 +128,8 @@ def test_results_of_other_versions_are_discarded(tmp_path):
     found.kept["cores"] = len(results.os.sched_getaffinity(0))
     assert not found.expect(same) and results.outcomes(found, PROGRAM, 2)
     assert found.expect({**same, "ringtree": "other"}) and not results.outcomes(found, PROGRAM, 2)
+
+
+def test_paths_of_this_machine_are_not_on_the_page():
+    assert page.quoted("E: (/a/b/adapters/python/x.py:4)") == "`E: (adapters/python/x.py:4)`"
+    assert page.quoted("E: (/a/site-packages/torch/x.py:4)") == "`E: (torch/x.py:4)`"

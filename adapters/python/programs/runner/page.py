@@ -68,7 +68,7 @@ def plain(text):
 def quoted(text, length=220):
     """Shortens an error, and writes it as code."""
     text = re.sub(r"(\S.{9,90}?: )\1+", r"\1", text).replace("/__w/pytorch/pytorch/", "")
-    text = re.sub(r"/\S*/site-packages/", "", text)
+    text = re.sub(r"/\S*/(site-packages/|(?=adapters/python/))", "", text)
     line = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).replace("`", "'").split())
     return f"`{line if len(line) <= length else line[: length - 3] + '...'}`"
 
