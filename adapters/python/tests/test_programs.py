@@ -24,14 +24,13 @@ def run(cases, failure=None):
     return {"cases": cases, "failure": failure}
 
 
-def kept(tmp_path, *rounds, program=PROGRAM):
+def kept(tmp_path, *rounds):
     """Returns results with these rounds, each a run with Gloo and one with ringtree."""
     runs = {str(at): dict(zip(catalog.BACKENDS, each)) for at, each in enumerate(rounds)}
     path = tmp_path / "results.json"
     versions = {"torch": "2.15.0", "ringtree": "", "programs": ""}
-    path.write_text(
-        json.dumps({"versions": versions, "cores": 2, "runs": {program.key: {"2": runs}}})
-    )
+    contents = {"versions": versions, "cores": 2, "runs": {PROGRAM.key: {"2": runs}}}
+    path.write_text(json.dumps(contents))
     return results.Results(path)
 
 

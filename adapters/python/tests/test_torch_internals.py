@@ -23,10 +23,7 @@ CPU = torch.device("cpu")
 # torch's C++ code that calls the methods of a backend in Python.
 CALLS = Path(torch.__file__).with_name("include") / "torch/csrc/distributed/c10d/py/PyBackend.hpp"
 # Methods that only ringtree or torch's Python code calls.
-OWN = (
-    *("__init__", "_leave", "_monitored", "_message", "_in_place", "noted"),
-    "perform_nocolor_split",
-)
+OWN = "__init__ _leave _monitored _message _in_place noted perform_nocolor_split".split()
 METHODS = [
     name
     for name, each in vars(RingtreeBackend).items()
