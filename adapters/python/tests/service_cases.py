@@ -128,6 +128,7 @@ def messages_from_any_rank():
         for _ in range(3):
             dist.send(own, 0)
         dist.send(own, 0, group=group)
+        dist.barrier()
         return
     senders = []
     works = []
@@ -149,6 +150,8 @@ def messages_from_any_rank():
     for each in range(ranks - 1):
         sender = dist.recv(one, group=group)
         assert one.tolist() == [10.0 + sender] * 4
+    # A message of the next case could also be received from any rank.
+    dist.barrier()
 
 
 @case
