@@ -6,27 +6,24 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _DistributedBackendOptions
 from torchft import Manager
 from torchft.coordination import LighthouseServer
 from torchft.process_group import ProcessGroupGloo, ProcessGroupWrapper
 
 import common
 
+if common.BACKEND != "gloo":
+    from ringtree.torch import new_backend
+
 PATIENCE = timedelta(seconds=20)
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-class ProcessGroupNamed(ProcessGroupWrapper):
-    """Like torchft's ProcessGroupGloo, for a backend that another package registers."""
+class ProcessGroupRingtree(ProcessGroupWrapper):
+    """Like torchft's ProcessGroupGloo, for ringtree."""
 
     def _create_pg(self, store, rank, world):
-        options = _DistributedBackendOptions()
-        options.store, options.group_rank, options.group_size = store, rank, world
-        options.timeout, options.global_ranks_in_group = PATIENCE, list(range(world))
-        options.group_id = "torchft"
-        dist.is_backend_available(common.BACKEND)
-        backend = dist.Backend._plugins[common.BACKEND.upper()].creator_fn(options, None)
+        backend = new_backend(store, rank, world, PATIENCE)
         group = dist.ProcessGroup(store, rank, world)
         kind = dist.ProcessGroup.BackendType.CUSTOM
         group._set_default_backend(kind)
@@ -34,7 +31,7 @@ class ProcessGroupNamed(ProcessGroupWrapper):
         return group
 
     def getBackendName(self):
-        return common.BACKEND
+        return "ringtree"
 
 
 def lighthouse(store, **options):
@@ -48,7 +45,7 @@ def lighthouse(store, **options):
 
 def manager(address, **options):
     own = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    kind = ProcessGroupGloo if common.BACKEND == "gloo" else ProcessGroupNamed
+    kind = ProcessGroupGloo if common.BACKEND == "gloo" else ProcessGroupRingtree
     state = dict(load_state_dict=lambda _: None, state_dict=dict, use_async_quorum=False)
     place = dict(store_addr="localhost", store_port=own.port, rank=0, world_size=1)
     named = dict(replica_id=f"replica{RANK}_", lighthouse_addr=address, timeout=PATIENCE)

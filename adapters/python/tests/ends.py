@@ -79,9 +79,12 @@ def mismatched():
 
 
 def late():
+    import datetime
+
     import torch
 
-    dist = torch_group(seconds=2)
+    dist = torch_group()
+    dist.set_timeout(datetime.timedelta(seconds=2), dist.group.WORLD)
     import ringtree
 
     if dist.get_rank() == 1:

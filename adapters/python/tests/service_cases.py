@@ -9,6 +9,7 @@ from torch._C._distributed_c10d import ErrorType
 
 import ringtree
 from cases import refused, run_all
+from ringtree.torch import new_backend
 
 torch.set_num_threads(1)
 CASES = {}
@@ -152,6 +153,25 @@ def messages_from_any_rank():
         assert one.tolist() == [10.0 + sender] * 4
     # A message of the next case could also be received from any rank.
     dist.barrier()
+
+
+@case
+def backend_outside_the_default_group():
+    """Each rank has another number in the new group, so its calls must not use the default group."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    store, timeout = dist.distributed_c10d._get_default_store(), datetime.timedelta(seconds=60)
+    other = ranks - 1 - rank
+    backend = new_backend(dist.PrefixStore("other", store), other, ranks, timeout)
+    assert (backend.rank(), backend.size()) == (other, ranks)
+    number = torch.tensor([float(rank)])
+    options = dist.BroadcastOptions()
+    backend.broadcast([number], options).wait()
+    assert number.item() == ranks - 1
+    options = dist.distributed_c10d._DistributedBackendOptions()
+    options.store, options.group_rank, options.group_size = store, other, ranks
+    options.timeout, options.global_ranks_in_group = timeout, list(range(ranks))
+    create = dist.Backend._plugins["RINGTREE"].creator_fn
+    refused(ringtree.UsageError, "new_backend", lambda: create(options, None))
 
 
 @case

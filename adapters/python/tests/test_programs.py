@@ -113,6 +113,9 @@ def test_times(tmp_path):
     assert page.time_cell(only(found)) == "1.20" and not only(found).is_always_faster
     assert "In 0 of 1 timed results" in page.summary_of_times(found, [2])
     assert "slower in: c, 2 ranks (1.200)." in page.summary_of_times(found, [2])
+    more = [run({"c": ended(1, 20)}), run({"c": ended(1, 10)})]
+    text = page.summary_of_times(kept(tmp_path, *rounds, *4 * [more]), [2])
+    assert "In 1 of 1 timed" in text and "(0 after three rounds" in text
     rounds = [[run({"c": ended(1, own)}), run({"c": ended(1, own / 2)})] for _, own in times]
     found = kept(tmp_path, *rounds)
     assert page.time_cell(only(found)) == "0.50" and only(found).is_always_faster

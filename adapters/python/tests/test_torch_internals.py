@@ -63,9 +63,11 @@ def test_name_of_a_method(name):
 def test_attributes_of_a_backend(group):
     """An attribute that torch reads in Python, and that the class lacks, reads itself forever."""
     backend = internals.backend_of(group, CPU)
-    for name, each in vars(internals.C10dBackend).items():
-        if isinstance(each, property) and "supports" in name:
-            assert getattr(backend, name) in (True, False), name
+    properties = vars(internals.C10dBackend).items()
+    names = [key for key, each in properties if isinstance(each, property) and "supports" in key]
+    assert "supports_splitting" in names
+    for name in names:
+        assert getattr(backend, name) in (True, False), name
 
 
 def test_every_use_has_a_test():
@@ -207,6 +209,8 @@ def options_of_a_call(op):
 def test_premul_factor():
     options = options_of_a_call(dist._make_nccl_premul_sum(2.5))
     assert internals.operator_kind(options.reduceOp) == dist.ReduceOp.RedOpType.PREMUL_SUM
+    assert internals.premul_factor(options.reduceOp) == 2.5
+    options = options_of_a_call(dist._make_nccl_premul_sum(torch.tensor(2.5)))
     assert internals.premul_factor(options.reduceOp) == 2.5
 
 

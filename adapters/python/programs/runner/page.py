@@ -177,10 +177,12 @@ def summary_of_times(results, sizes):
         if round(outcome.ratio, 3) > 1
     ]
     always = sum(outcome.is_always_faster for *_, outcome in timed)
-    text = (
-        f"In {len(timed) - len(slower)} of {len(timed)} timed results, ringtree's median time is "
-        f"at most Gloo's. In {always}, ringtree's slowest round is faster than Gloo's fastest."
-    )
+    first = sum(round(outcome.first_ratio, 3) <= 1 for *_, outcome in timed)
+    text = f"In {len(timed) - len(slower)} of {len(timed)} timed results, ringtree's median time is "
+    text += "at most Gloo's"
+    if first != len(timed) - len(slower):
+        text += f" ({first} after three rounds; the programs with a slower case ran more rounds)"
+    text += f". In {always}, ringtree's slowest round is faster than Gloo's fastest."
     return f"{text} ringtree is slower in: {'; '.join(slower)}." if slower else text
 
 

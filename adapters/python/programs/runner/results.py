@@ -128,6 +128,8 @@ class Outcome:
     difference: float | None = None
     # The ratio of the median times, and whether every round was faster than all of Gloo's.
     ratio: float | None = None
+    # The ratio after the first rounds, which are as many as a ratio needs.
+    first_ratio: float | None = None
     rounds_timed: int = 0
     is_always_faster: bool = False
     is_exit: bool = False
@@ -195,10 +197,17 @@ def outcome(rounds, case, cases):
                 times.append((gloo["ms"], ringtree["ms"]))
     if len(times) >= TIMED_ROUNDS_MIN:
         gloo, ringtree = zip(*times)
-        found.ratio = statistics.median(ringtree) / statistics.median(gloo)
+        found.ratio = ratio_of(times)
+        found.first_ratio = ratio_of(times[:TIMED_ROUNDS_MIN])
         found.rounds_timed = len(times)
         found.is_always_faster = max(ringtree) < min(gloo)
     return found
+
+
+def ratio_of(times):
+    """Returns the ratio of ringtree's median time to Gloo's."""
+    gloo, ringtree = map(statistics.median, zip(*times))
+    return ringtree / gloo
 
 
 def exit_outcome(rounds, name, cases):

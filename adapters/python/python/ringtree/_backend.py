@@ -1,6 +1,7 @@
 """The torch.distributed backend, whose methods are called by torch's C++ code."""
 
 import os
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -301,10 +302,18 @@ def create(opts, backend_options=None):
 
     If the default group uses ringtree, create a subgroup of its communicator. Otherwise, connect
     the ranks of the group as a separate world through torch's store.
+
+    Raise UsageError if the rank or the size of the subgroup differs from those in `opts`.
     """
     whole = _default()
     if whole is not None:
         comm = _part(whole.comm, opts.global_ranks_in_group, opts.timeout)
+        if (comm.rank, comm.world_size) != (opts.group_rank, opts.group_size):
+            raise UsageError(
+                f"this process is rank {comm.rank} of {comm.world_size} in the subgroup of the "
+                f"default group, but the caller expects rank {opts.group_rank} of "
+                f"{opts.group_size}; call ringtree.torch.new_backend for a group of other processes"
+            )
     else:
         comm = init(
             opts.group_rank,
@@ -314,6 +323,17 @@ def create(opts, backend_options=None):
             timeout=_seconds(opts.timeout),
         )
     return RingtreeBackend(comm, opts.timeout)
+
+
+def new_backend(store: dist.Store, rank: int, size: int, timeout: timedelta) -> C10dBackend:
+    """Create a backend for processes that need not belong to torch's default group.
+
+    Use it for a library that creates its own process groups, such as torchft. The processes connect
+    through `store`, which must not be in use for any other backend. `timeout` limits the connection
+    and each call.
+    """
+    comm = init(rank, size, store=Store(store), timeout=_seconds(timeout))
+    return RingtreeBackend(comm, timeout)
 
 
 def _default():

@@ -2,7 +2,8 @@
 
 Import this module to use `communicator(group)`, which returns the communicator behind a process
 group, `all_reduce_(tensor)`, which is faster for small calls than going through torch's dispatch,
-and `stand_in_for_gloo()`, which lets programs that know only Gloo use ringtree.
+`new_backend(store, rank, size, timeout)`, which connects processes outside the default group, and
+`stand_in_for_gloo()`, which lets programs that know only Gloo use ringtree.
 """
 
 import re
@@ -15,6 +16,7 @@ TORCH_MIN = (2, 14)
 _FOUND = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 
 if _FOUND >= TORCH_MIN:
+    from ._backend import new_backend
     from ._direct import all_reduce_, communicator
 elif not TYPE_CHECKING:
 
@@ -24,7 +26,7 @@ elif not TYPE_CHECKING:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["all_reduce_", "communicator", "register", "stand_in_for_gloo"]
+__all__ = ["all_reduce_", "communicator", "new_backend", "register", "stand_in_for_gloo"]
 
 
 def register() -> None:
