@@ -119,7 +119,7 @@ def test_started_send_completes_before_rank_leaves(how):
     run("ends.py", 2, "sends_before_exit", how)
 
 
-@pytest.mark.parametrize("how", ["raises_with_handle"])
+@pytest.mark.parametrize("how", ["raises_with_handle", "raises_while_thread_waits"])
 def test_uncaught_exception_of_waiting_program_reaches_other_ranks(how):
     ends = Job("ends.py", 2, how).end()
     assert ends[1][0] == 1 and "KeyError: 'my bug'" in ends[1][2]

@@ -206,6 +206,19 @@ def options_of_a_call(op):
     return options
 
 
+def test_before_profiler_stops():
+    """The function runs before the profiler frees its records."""
+    stopping = []
+    stop = torch.autograd.profiler._disable_profiler
+    try:
+        internals.before_profiler_stops(lambda: stopping.append(internals.is_profiled()))
+        with torch.profiler.profile():
+            assert not stopping
+    finally:
+        torch.autograd.profiler._disable_profiler = stop
+    assert stopping == [True]
+
+
 def test_premul_factor():
     options = options_of_a_call(dist._make_nccl_premul_sum(2.5))
     assert internals.operator_kind(options.reduceOp) == dist.ReduceOp.RedOpType.PREMUL_SUM

@@ -159,6 +159,21 @@ def begin_span(name, tensors):
     return end, end_on(record, end)
 
 
+def before_profiler_stops(function):
+    """Call a function each time before torch's profiler stops.
+
+    The profiler frees its records when it stops, and a span that ends later writes to that memory.
+    """
+    stop = profiler._disable_profiler
+
+    @functools.wraps(stop)
+    def stop_after_function():
+        function()
+        return stop()
+
+    profiler._disable_profiler = stop_after_function
+
+
 def premul_factor(op):
     """Return the factor of PREMUL_SUM, which can be a tensor of one element."""
     return float(op.factor)

@@ -69,10 +69,21 @@ internals.replace_methods()
 
 
 class Span:
-    """A call in the timeline of torch's profiler."""
+    """A call in the timeline of torch's profiler.
+
+    The span of a call that is in flight when the profiler stops ends at that time.
+    """
+
+    @classmethod
+    def forget(cls):
+        """Forget all spans. A forked child does not have the threads that end them."""
+        cls._open = set()
+        cls._lock = threading.Lock()
 
     def __init__(self, name, tensors):
         self._end, self._noted = internals.begin_span(f"ringtree:{name}", tensors)
+        with Span._lock:
+            Span._open.add(self)
 
     def end_after(self, running):
         """End the span once the calls have completed."""
@@ -86,11 +97,34 @@ class Span:
             # The caller gets the error when it waits for the call.
             pass
         finally:
+            self._set_end()
+
+    def _set_end(self):
+        """End the span, unless it has ended."""
+        with Span._lock:
+            is_open = self in Span._open
+            Span._open.discard(self)
+        if is_open:
             self._end.set_result(None)
 
     def wait(self):
         """Wait until the profiler has recorded the end of the span."""
         self._noted.wait()
+
+    @staticmethod
+    def end_all():
+        """End all spans, and wait until the profiler has recorded their ends."""
+        with Span._lock:
+            spans = list(Span._open)
+        for each in spans:
+            _waiters.submit(each._set_end)
+        for each in spans:
+            each.wait()
+
+
+Span.forget()
+os.register_at_fork(after_in_child=Span.forget)
+internals.before_profiler_stops(Span.end_all)
 
 
 def span(name, tensors):
