@@ -9,12 +9,12 @@ import time
 NAME = sys.argv[1]
 
 
-def torch_group(seconds=60):
+def torch_group():
     import datetime
 
     import torch.distributed as dist
 
-    dist.init_process_group("ringtree", timeout=datetime.timedelta(seconds=seconds))
+    dist.init_process_group("ringtree", timeout=datetime.timedelta(seconds=60))
     return dist
 
 

@@ -82,6 +82,7 @@ class Span:
 
     def __init__(self, name, tensors):
         self._end, self._noted = internals.begin_span(f"ringtree:{name}", tensors)
+        self._is_ending = False
         with Span._lock:
             Span._open.add(self)
 
@@ -102,10 +103,12 @@ class Span:
     def _set_end(self):
         """End the span, unless it has ended."""
         with Span._lock:
-            is_open = self in Span._open
-            Span._open.discard(self)
-        if is_open:
+            is_first, self._is_ending = not self._is_ending, True
+        if is_first:
             self._end.set_result(None)
+            # Until here, `end_all` waits for this span.
+            with Span._lock:
+                Span._open.discard(self)
 
     def wait(self):
         """Wait until the profiler has recorded the end of the span."""
