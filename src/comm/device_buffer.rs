@@ -57,7 +57,7 @@ impl Area {
     /// to [`Area::reclaim`].
     fn return_to_pool(self, device: &Device) {
         match self.is_free() {
-            true => self.pinned.give_back(device.gpu()),
+            true => device.gpu().return_pinned(self.pinned),
             false => lock(&PENDING_AREAS).push((device.clone(), self)),
         }
     }
@@ -65,7 +65,7 @@ impl Area {
     /// Returns the areas of dropped buffers to the pool if no stream uses them any more.
     fn reclaim() {
         for (device, area) in lock(&PENDING_AREAS).extract_if(.., |(_, area)| area.is_free()) {
-            area.pinned.give_back(device.gpu());
+            device.gpu().return_pinned(area.pinned);
         }
     }
 
@@ -219,12 +219,12 @@ impl<T: Element> DeviceBuffer<T> {
             if area.bytes >= bytes {
                 return Ok(area);
             }
-            area.pinned.give_back(self.device.gpu());
+            self.device.gpu().return_pinned(area.pinned);
         }
         drop(areas);
         Area::reclaim();
         let bytes = bytes.next_multiple_of(64);
-        let pinned = Pinned::take(self.device.gpu(), bytes + size_of::<u32>())?;
+        let pinned = self.device.gpu().take_pinned(bytes + size_of::<u32>())?;
         let area = Area {
             pinned,
             bytes,

@@ -70,7 +70,7 @@ impl Lane {
             return Ok(idle.swap_remove(at));
         }
         drop(idle);
-        let words = Pinned::take(gpu, WORDS_BYTES)?;
+        let words = gpu.take_pinned(WORDS_BYTES)?;
         // Clear the words, because the pinned memory may have been used before.
         for at in (0..WORDS_BYTES).step_by(size_of::<u32>()) {
             words.store(at, 0)?;

@@ -110,7 +110,7 @@ impl Attached {
     fn retire(&mut self) {
         let round = self.rounds.pop_front();
         if let Some(pinned) = round.and_then(|round| round.pinned) {
-            pinned.give_back(self.device.gpu());
+            self.device.gpu().return_pinned(pinned);
         }
     }
 
@@ -345,7 +345,7 @@ impl Communicator {
     ) -> Result<()> {
         let (entries, pinned_bytes) = (round.entries(), round.pinned_bytes());
         self.make_room(attached, entries, pinned_bytes)?;
-        let pinned = Pinned::take(attached.device.gpu(), pinned_bytes)?;
+        let pinned = attached.device.gpu().take_pinned(pinned_bytes)?;
         let mut tickets = Vec::with_capacity(round.pieces.len());
         for (Piece { host_at, bytes, .. }, prepared) in round.pieces.iter().zip(&round.prepared) {
             let region = pinned.region(*host_at, *bytes)?;

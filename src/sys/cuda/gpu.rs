@@ -2,20 +2,26 @@
 //! pinned memory.
 
 use super::check;
-use super::driver::{Api, Context, Module, driver};
-use super::kernels::Kernels;
-use super::memory::Pinned;
+use super::driver::{Api, Context, Function, driver};
+use super::kernels::{Kernels, load_module};
+use super::pinned::Pinned;
 use crate::error::{Error, Result};
 use crate::lock::lock;
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, c_void};
 use std::fmt;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Size, in bytes, of the buffer for a name. The names that the driver returns are shorter.
 const NAME_BYTES: usize = 256;
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
 const MULTIPROCESSOR_COUNT: i32 = 16;
+/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`.
+const HOST_ALLOC_FLAGS: u32 = 1 | 2;
+/// Minimum size in bytes of an allocation of pinned memory. All sizes are powers of two, so that
+/// memory can be reused.
+const PINNED_BYTES_MIN: usize = 4096;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const CAPTURE_MODE_RELAXED: i32 = 2;
 
@@ -43,9 +49,9 @@ pub struct Gpu {
     device: i32,
     facts: Properties,
     /// Pinned memory that no stream or operation uses any longer.
-    pub(super) idle: Mutex<Vec<Arc<Pinned>>>,
+    idle: Mutex<Vec<Arc<Pinned>>>,
     /// The reduction kernels, once they have been loaded.
-    pub(super) kernels: OnceLock<Kernels>,
+    kernels: OnceLock<Kernels>,
 }
 
 // SAFETY: the context is the primary one, which is never released here and may be made current in
@@ -135,18 +141,67 @@ impl Gpu {
             return Err(Error::usage(what));
         }
         let _entered = self.enter()?;
-        self.load(text).map(|_| ())
+        load_module(self.api, text).map(|_| ())
     }
 
-    /// Loads the kernels in `text` permanently. The context must be current.
-    pub(super) fn load(&self, text: &str) -> Result<Module> {
-        let text = CString::new(text)
-            .map_err(|_| Error::usage("cannot load kernels: the text contains a zero byte"))?;
-        let mut module = std::ptr::null_mut();
-        // SAFETY: the context is current, the text ends with a zero, and there is room for the
-        // pointer.
-        let code = unsafe { (self.api.module_load_data)(&raw mut module, text.as_ptr().cast()) };
-        check(code, "cuModuleLoadData").map(|()| module)
+    /// Compiles and loads all reduction kernels now. While it does so, the driver may wait for all
+    /// work on the GPU. That must not happen at the first launch.
+    ///
+    /// # Errors
+    /// Returns the driver's error.
+    pub(crate) fn load_reductions(&self) -> Result<()> {
+        if self.kernels.get().is_some() {
+            return Ok(());
+        }
+        let _entered = self.enter()?;
+        let _ = self.kernels.set(Kernels::load(self.api)?);
+        Ok(())
+    }
+
+    /// Returns the reduction kernel with this name if the kernels have been loaded.
+    pub(super) fn kernel(&self, name: &CStr) -> Option<Function> {
+        self.kernels.get()?.find(name)
+    }
+
+    /// Returns at least `bytes` initialized bytes that no other code uses.
+    ///
+    /// # Errors
+    /// Returns the driver's error.
+    pub(crate) fn take_pinned(&self, bytes: usize) -> Result<Arc<Pinned>> {
+        let bytes = bytes.max(PINNED_BYTES_MIN).next_power_of_two();
+        let mut idle = lock(&self.idle);
+        if let Some(at) = idle.iter().position(|one| one.bytes() == bytes) {
+            return Ok(idle.swap_remove(at));
+        }
+        drop(idle);
+        let _entered = self.enter()?;
+        let mut start: *mut c_void = std::ptr::null_mut();
+        // SAFETY: the context is current, and there is room for the pointer.
+        let code = unsafe { (self.api.mem_host_alloc)(&raw mut start, bytes, HOST_ALLOC_FLAGS) };
+        check(code, "cuMemHostAlloc").map_err(|error| {
+            Error::device(format!(
+                "cannot allocate {bytes} bytes of pinned memory: {error}"
+            ))
+        })?;
+        let mut address = 0;
+        // SAFETY: the memory was just allocated to be mapped, and there is room for the address.
+        let code = unsafe { (self.api.mem_host_get_device_pointer)(&raw mut address, start, 0) };
+        check(code, "cuMemHostGetDevicePointer")?;
+        let start = NonNull::new(start.cast::<u8>());
+        let start = start.ok_or_else(|| Error::device("cuMemHostAlloc returned a null pointer"))?;
+        // SAFETY: the allocation has `bytes` bytes, and no other code has its address yet.
+        unsafe { start.write_bytes(0, bytes) };
+        // SAFETY: the bytes have just been initialized and are never freed, and no other code has
+        // their address.
+        Ok(Arc::new(unsafe { Pinned::of(start, address, bytes, None) }))
+    }
+
+    /// Keeps the memory for later requests if this is the last clone. Otherwise, only drops this
+    /// clone. No stream may use the memory any longer.
+    pub(crate) fn return_pinned(&self, pinned: Arc<Pinned>) {
+        if Arc::strong_count(&pinned) == 1 {
+            lock(&self.idle).push(pinned);
+        }
     }
 
     /// Returns the driver's handle for the GPU.

@@ -1,16 +1,12 @@
-//! Loads and launches the reduction kernels.
+//! Loads kernels.
 
 use super::check;
-use super::driver::{Address, Function};
-use super::gpu::Gpu;
+use super::driver::{Api, Function, Module};
 use super::launch::{self, PTX};
-use super::memory::Memory;
-use super::stream::Stream;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::op::ReduceOp;
 use std::collections::HashMap;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 
 /// The reduction kernels of a GPU, indexed by name. They are loaded permanently.
 #[derive(Debug, Default)]
@@ -24,108 +20,44 @@ unsafe impl Send for Loaded {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Loaded {}
 
-/// The arithmetic that a reduction performs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Reduction {
-    pub(crate) dtype: Dtype,
-    pub(crate) op: ReduceOp,
-    /// The divisor of the result, if any.
-    pub(crate) divisor: Option<usize>,
-}
-
-/// Device memory, and the offset of the first byte that is used.
-pub(crate) type Span<'a> = (&'a Memory, usize);
-
-impl Gpu {
-    /// Compiles and loads all reduction kernels now. While it does so, the driver may wait for all
-    /// work on the GPU. That must not happen at the first launch.
+impl Kernels {
+    /// Compiles and loads all reduction kernels. The GPU's context must be current.
     ///
     /// # Errors
     /// Returns the driver's error.
-    pub(crate) fn load_reductions(&self) -> Result<()> {
-        if self.kernels.get().is_some() {
-            return Ok(());
-        }
-        let _entered = self.enter()?;
-        let module = self.load(PTX)?;
-        let mut kernels = Kernels::default();
+    pub(super) fn load(api: &Api) -> Result<Self> {
+        let module = load_module(api, PTX)?;
+        let mut kernels = Self::default();
         for entry in Dtype::ALL.iter().copied().map(launch::entry) {
             let mut function: Function = std::ptr::null_mut();
             // SAFETY: the module is loaded permanently, the name ends with a zero, and there is
             // room for the pointer.
-            let code = unsafe {
-                (self.api.module_get_function)(&raw mut function, module, entry.as_ptr())
-            };
+            let code =
+                unsafe { (api.module_get_function)(&raw mut function, module, entry.as_ptr()) };
             check(code, "cuModuleGetFunction")?;
             // SAFETY: the driver has just returned the kernel.
-            check(unsafe { (self.api.function_load)(function) }, "cuFuncLoad")?;
+            check(unsafe { (api.function_load)(function) }, "cuFuncLoad")?;
             kernels.0.insert(entry, Loaded(function));
         }
-        let _ = self.kernels.set(kernels);
-        Ok(())
+        Ok(kernels)
+    }
+
+    /// Returns the kernel with this name.
+    pub(super) fn find(&self, name: &CStr) -> Option<Function> {
+        self.0.get(name).map(|loaded| loaded.0)
     }
 }
 
-impl Stream {
-    /// Reduces `bytes` bytes of each source in `from`, in the given order, into `to`. The
-    /// destination may be one of the sources. Otherwise, it must not overlap any source.
-    ///
-    /// # Errors
-    /// Returns `ErrorKind::Usage` if a range is out of bounds, if memory belongs to a different
-    /// GPU, or if the operator is not defined for the type. Returns `ErrorKind::Device` if the
-    /// kernels are not loaded, or if the driver reports an error.
-    pub(crate) fn reduce(
-        &self,
-        how: Reduction,
-        from: &[Span<'_>],
-        to: Span<'_>,
-        bytes: usize,
-    ) -> Result<()> {
-        let gpu = self.gpu();
-        let address = |(memory, at): &Span<'_>| -> Result<Address> {
-            self.check_gpu(memory.gpu())?;
-            memory.address(*at, bytes)
-        };
-        let sources = from.iter().map(address).collect::<Result<Vec<_>>>()?;
-        let launch = launch::reduce(
-            how.dtype,
-            how.op,
-            &sources,
-            address(&to)?,
-            bytes / how.dtype.size(),
-            how.divisor,
-            gpu.facts().multiprocessors as u32,
-        );
-        let launch = launch
-            .ok_or_else(|| Error::usage(format!("{} is not defined for {}", how.op, how.dtype)))?;
-        let kernels = gpu.kernels.get();
-        let function = kernels.and_then(|kernels| kernels.0.get(launch.entry));
-        let Some(Loaded(function)) = function else {
-            return Err(Error::device(format!("{:?} is not loaded", launch.entry)));
-        };
-        let mut arguments = launch.arguments;
-        let mut pointers = [(&raw mut arguments).cast()];
-        let _entered = gpu.enter()?;
-        // SAFETY: the kernel takes a single argument by value, `arguments`, which the driver copies
-        // in the call.
-        // It reads and writes the elements at the argument's addresses and nothing else
-        // (`cuda/README.md`, tested access by access), and these are in memories, as was checked
-        // when the addresses were computed. Those live until the stream has finished, see `Memory`.
-        let code = unsafe {
-            (gpu.api.launch_kernel)(
-                *function,
-                launch.blocks,
-                1,
-                1,
-                launch.threads,
-                1,
-                1,
-                0,
-                self.raw(),
-                pointers.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
-        };
-        check(code, "cuLaunchKernel")
-    }
+/// Compiles the kernels in `text` with the driver and loads them permanently. The GPU's context
+/// must be current.
+///
+/// # Errors
+/// Returns `ErrorKind::Usage` if the text contains a zero byte, or else the driver's error.
+pub(super) fn load_module(api: &Api, text: &str) -> Result<Module> {
+    let text = CString::new(text)
+        .map_err(|_| Error::usage("cannot load kernels: the text contains a zero byte"))?;
+    let mut module = std::ptr::null_mut();
+    // SAFETY: the context is current, the text ends with a zero, and there is room for the pointer.
+    let code = unsafe { (api.module_load_data)(&raw mut module, text.as_ptr().cast()) };
+    check(code, "cuModuleLoadData").map(|()| module)
 }

@@ -23,6 +23,8 @@ mod gpu;
 mod kernels;
 pub mod launch;
 mod memory;
+mod pinned;
+mod reduce;
 mod stream;
 mod user;
 mod window;
@@ -31,9 +33,10 @@ mod words;
 pub(crate) use driver::gpu_count;
 pub(crate) use gpu::Gpu;
 pub use gpu::Properties;
-pub(crate) use kernels::Reduction;
 pub use memory::Memory;
-pub(crate) use memory::{Pinned, Rows};
+pub(crate) use memory::Rows;
+pub(crate) use pinned::Pinned;
+pub(crate) use reduce::Reduction;
 pub(crate) use stream::Event;
 pub use stream::Stream;
 pub(crate) use user::{unwrap_slice, wrap_slice, wrap_stream};
@@ -53,6 +56,16 @@ fn text(api: &driver::Api, code: i32) -> String {
     // SAFETY: as above. The string ends with a zero.
     let text = unsafe { CStr::from_ptr(text) };
     format!("{} (error {code})", text.to_string_lossy())
+}
+
+/// Returns an error unless `bytes` bytes at offset `at` are within `of_bytes` bytes of memory.
+fn check_range(at: usize, bytes: usize, of_bytes: usize) -> Result<()> {
+    if at.checked_add(bytes).is_none_or(|end| end > of_bytes) {
+        return Err(Error::usage(format!(
+            "{bytes} bytes at offset {at} are out of range: the memory has {of_bytes} bytes"
+        )));
+    }
+    Ok(())
 }
 
 /// Converts the code that the driver function `call` returned into a [`Result`].

@@ -3,8 +3,8 @@
 use super::check;
 use super::driver::{Copy2D, RawEvent, RawStream};
 use super::gpu::Gpu;
-use super::kernels::Span;
-use super::memory::{Memory, Pinned, Rows};
+use super::memory::{Memory, Rows, Span};
+use super::pinned::Pinned;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use std::any::Any;

@@ -1,4 +1,4 @@
-//! Wraps the streams and slices that users create with cudarc.
+//! Wraps users' memory, and the streams and slices that users create with cudarc.
 
 use super::gpu::Gpu;
 use super::memory::Memory;
@@ -7,6 +7,21 @@ use crate::dtype::Element;
 use crate::error::{Error, Result};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 use std::sync::Arc;
+
+impl Memory {
+    /// Wraps `bytes` bytes of device memory at `address`, for example memory that another library
+    /// has allocated. The memory is first used on `stream`, and dropping the returned value does
+    /// not free it.
+    ///
+    /// # Safety
+    /// The memory must belong to the primary context of the stream's GPU. It must live until the
+    /// returned value and all its clones are dropped and all collectives on it have ended.
+    #[must_use]
+    pub unsafe fn from_raw(address: u64, bytes: usize, stream: &Stream) -> Self {
+        // SAFETY: the caller guarantees both.
+        unsafe { Self::of_user(stream.gpu(), address, bytes, Box::new(())) }
+    }
+}
 
 fn check_context(gpu: &Gpu, context: &CudaContext) -> Result<()> {
     if gpu.is_context(context.cu_ctx().cast()) {

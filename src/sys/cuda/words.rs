@@ -3,7 +3,7 @@
 
 use super::check;
 use super::gpu::Gpu;
-use super::memory::Pinned;
+use super::pinned::Pinned;
 use crate::error::{Error, Result};
 use crate::sys::shared::{Mapping, fixed_file};
 use std::fmt;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 const HOST_REGISTER_FLAGS: u32 = 1 | 2;
 
 /// Pages of a file that are registered with the driver.
-pub(super) struct Registered {
+struct Registered {
     gpu: Arc<Gpu>,
     mapping: Mapping,
 }
@@ -61,13 +61,10 @@ impl Pinned {
             (gpu.api.mem_host_get_device_pointer)(&raw mut address, start.as_ptr().cast(), 0)
         };
         check(code, "cuMemHostGetDevicePointer")?;
-        Ok(Arc::new(Self::of_registered(address, bytes, registered)))
-    }
-}
-
-impl Registered {
-    pub(super) fn start(&self) -> std::ptr::NonNull<u8> {
-        self.mapping.start
+        // SAFETY: the system initializes the pages of a file. They stay mapped until `registered`
+        // is dropped, and processes that map the file use them only as words.
+        let pinned = unsafe { Self::of(start, address, bytes, Some(Box::new(registered))) };
+        Ok(Arc::new(pinned))
     }
 }
 
