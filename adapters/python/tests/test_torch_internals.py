@@ -206,17 +206,42 @@ def options_of_a_call(op):
     return options
 
 
+def is_recording():
+    """Returns whether the profiler has its records, which it frees when it stops."""
+    return torch._C._autograd._profiler_enabled()
+
+
 def test_before_profiler_stops():
     """The function runs before the profiler frees its records."""
     stopping = []
     stop = torch.autograd.profiler._disable_profiler
     try:
-        internals.before_profiler_stops(lambda: stopping.append(internals.is_profiled()))
+        internals.before_profiler_stops(lambda: stopping.append(is_recording()))
         with torch.profiler.profile():
             assert not stopping
     finally:
         torch.autograd.profiler._disable_profiler = stop
-    assert stopping == [True]
+    assert stopping == [True] and not is_recording()
+
+
+def test_profiler_stops_after_an_interrupt():
+    """The function runs again before the profiler stops, and the program gets the exception."""
+    stopping = []
+
+    def interrupted_once():
+        stopping.append(is_recording())
+        if len(stopping) == 1:
+            raise KeyboardInterrupt
+
+    stop = torch.autograd.profiler._disable_profiler
+    try:
+        internals.before_profiler_stops(interrupted_once)
+        with pytest.raises(KeyboardInterrupt):
+            with torch.profiler.profile():
+                pass
+    finally:
+        torch.autograd.profiler._disable_profiler = stop
+    assert stopping == [True, True] and not is_recording()
 
 
 def test_premul_factor():

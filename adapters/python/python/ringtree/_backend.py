@@ -262,8 +262,8 @@ class RingtreeBackend(C10dBackend):
         part = near.data_ptr(), near.numel() * each
         # The names that torch gives these calls in the profiler's timeline.
         shown = "send" if is_sent else "recvAnySource" if peer is None else "recv"
-        begun = span(shown, tensors)
-        running = self.comm._message(name, part, (peer, tag), is_sent, near)
+        with span(shown, tensors) as begun:
+            running = self.comm._message(name, part, (peer, tag), is_sent, near)
         is_copy = near is not own and not is_sent
         finish = (lambda: write_back(own, near)) if is_copy else None
         return self.noted(Work(tensors, [running], finish, begun))
@@ -303,7 +303,8 @@ def create(opts, backend_options=None):
     If the default group uses ringtree, create a subgroup of its communicator. Otherwise, connect
     the ranks of the group as a separate world through torch's store.
 
-    Raise UsageError if the rank or the size of the subgroup differs from those in `opts`.
+    Raise UsageError if the rank or the size of the subgroup differs from those in `opts`. If both
+    happen to be equal, a group of other processes cannot be recognized.
     """
     whole = _default()
     if whole is not None:
@@ -330,8 +331,13 @@ def new_backend(store: dist.Store, rank: int, size: int, timeout: timedelta) -> 
 
     Use it for a library that creates its own process groups, such as torchft. The processes connect
     through `store`, which must not be in use for any other backend. `timeout` limits the connection
-    and each call.
+    and each call, unless RINGTREE_TIMEOUT_MS is set.
+
+    The connections stay open until you call `shutdown()` or `abort()` on the backend, even if you
+    drop it.
     """
+    if not isinstance(timeout, timedelta):
+        raise UsageError(f"timeout must be a datetime.timedelta, not {type(timeout).__name__}")
     comm = init(rank, size, store=Store(store), timeout=_seconds(timeout))
     return RingtreeBackend(comm, timeout)
 

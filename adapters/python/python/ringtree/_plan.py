@@ -6,7 +6,7 @@ import torch.distributed as dist
 from . import _torch_internals as internals
 from ._tensors import DTYPES
 from ._work import Work, span
-from .errors import Error, UsageError
+from .errors import UsageError
 
 # torch's operators, keyed by ringtree's names, and the reverse.
 OPERATORS = {
@@ -118,14 +118,9 @@ class Plan:
         backend = self.backend
         backend.sequence += 1
         is_async = backend.group is not None or opts is None or opts.asyncOp
-        begun = span(self.name, self.used if shown is None else shown)
-        try:
-            timeout = internals.call_timeout(opts)
+        timeout = internals.call_timeout(opts)
+        with span(self.name, self.used if shown is None else shown) as begun:
             running = backend.comm._calls(self.calls, self.used, is_async, timeout)
-        except Error:
-            if begun is not None:
-                begun.end_after(())
-            raise
         finish = self._copy_back if self.copies else None
         if running is None:
             work = Work(tensors, (), finish, begun)

@@ -163,12 +163,18 @@ def before_profiler_stops(function):
     """Call a function each time before torch's profiler stops.
 
     The profiler frees its records when it stops, and a span that ends later writes to that memory.
+    If the function raises an exception, such as KeyboardInterrupt, it is called once more.
     """
     stop = profiler._disable_profiler
 
     @functools.wraps(stop)
     def stop_after_function():
-        function()
+        try:
+            function()
+        except BaseException:
+            function()
+            stop()
+            raise
         return stop()
 
     profiler._disable_profiler = stop_after_function

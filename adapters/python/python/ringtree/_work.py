@@ -31,13 +31,12 @@ class Waiters:
 
     def submit(self, function, *arguments):
         """Run a function, which must not raise an exception, on one of the threads."""
+        # The number of threads has no limit: a task may end only after a later task has ended.
+        if not self._idle.acquire(blocking=False):
+            threading.Thread(target=self._run, name="ringtree-future", daemon=True).start()
         with self._changed:
             self._open += 1
             self._tasks.put((function, arguments))
-            if self._idle.acquire(blocking=False):
-                return
-        # The number of threads has no limit: a task may end only after a later task has ended.
-        threading.Thread(target=self._run, name="ringtree-future", daemon=True).start()
 
     def _run(self):
         while True:
@@ -86,6 +85,14 @@ class Span:
         with Span._lock:
             Span._open.add(self)
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        """End the span if its call has not started."""
+        if kind is not None:
+            self.end_after(())
+
     def end_after(self, running):
         """End the span once the calls have completed."""
         _waiters.submit(self._wait_for, running)
@@ -119,10 +126,18 @@ class Span:
         """End all spans, and wait until the profiler has recorded their ends."""
         with Span._lock:
             spans = list(Span._open)
-        for each in spans:
-            _waiters.submit(each._set_end)
+        try:
+            _waiters.submit(Span._set_ends, spans)
+        except RuntimeError:
+            # The system refuses another thread. The timeline then shows these calls as blocking.
+            Span._set_ends(spans)
         for each in spans:
             each.wait()
+
+    @staticmethod
+    def _set_ends(spans):
+        for each in spans:
+            each._set_end()
 
 
 Span.forget()
@@ -131,8 +146,14 @@ internals.before_profiler_stops(Span.end_all)
 
 
 def span(name, tensors):
-    """Return the span of a call that begins now, or None if no profiler is enabled."""
-    return Span(name, tensors) if internals.is_profiled() else None
+    """Return a context manager in which a call starts.
+
+    It yields the call's span, or None if no profiler is enabled.
+    """
+    return Span(name, tensors) if internals.is_profiled() else _NO_SPAN
+
+
+_NO_SPAN = contextlib.nullcontext()
 
 
 class Work(internals.C10dWork):
