@@ -172,6 +172,7 @@ def backend_outside_the_default_group():
     backend.broadcast([number], options).wait()
     # Rank 0 of the new group sends.
     assert number.item() == ranks - 1
+    backend.shutdown()
     options = dist.distributed_c10d._DistributedBackendOptions()
     options.store, options.group_rank, options.group_size = store, other, ranks
     options.timeout, options.global_ranks_in_group = timeout, list(range(ranks))

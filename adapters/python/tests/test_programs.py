@@ -115,10 +115,13 @@ def test_times(tmp_path):
     assert "slower in: c, 2 ranks (1.200)." in page.summary_of_times(found, [2])
     more = [run({"c": ended(1, 20)}), run({"c": ended(1, 10)})]
     text = page.summary_of_times(kept(tmp_path, *rounds, *4 * [more]), [2])
-    assert "In 1 of 1 timed" in text and "(0 after three rounds" in text
+    assert "In 1 of 1 timed" in text and "(0 after 3 rounds; only programs" in text
     rounds = [[run({"c": ended(1, own)}), run({"c": ended(1, own / 2)})] for _, own in times]
     found = kept(tmp_path, *rounds)
     assert page.time_cell(only(found)) == "0.50" and only(found).is_always_faster
+    # Every program was run again, not only one with a slower case.
+    text = page.summary_of_times(kept(tmp_path, *rounds, rounds[0]), [2])
+    assert "(1 after 3 rounds)." in text
     text = page.summary_of_times(found, [2])
     assert "In 1 of 1 timed" in text and "In 1, ringtree's" in text
     assert "slower in" not in text

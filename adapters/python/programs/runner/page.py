@@ -4,7 +4,7 @@ import re
 import textwrap
 
 from catalog import KNOWN, PROGRAMS
-from results import TOLERANCE, TOLERANCE_BF16, outcomes
+from results import TIMED_ROUNDS_MIN, TOLERANCE, TOLERANCE_BF16, outcomes
 
 HEAD = """# What runs on it
 
@@ -48,9 +48,10 @@ For rows marked *group first*, also set `PROGRAM_GROUP=1`. For rows marked *stan
 - *Passes, Gloo fails*: there is no value from Gloo to compare with. With ringtree, the program's
   checks passed, such as the check that all ranks have the same weights.
 - *Time*: ringtree's time per step divided by Gloo's. Below 1, ringtree is faster. In each round,
-  rank 0 reports the median of its steps, and the ratio compares the medians over the rounds. If
-  only every second step communicates, two steps are measured together. Each rank computes on one
-  thread. The runs alternate between the backends. Each ratio is based on {rounds} rounds.
+  rank 0 reports its median step time. The ratio is the median of ringtree's rounds divided by the
+  median of Gloo's. If only every second step communicates, two steps are measured together. Each
+  rank computes on one thread. The runs alternate between the backends. Each ratio is based on
+  {rounds} rounds.
 - *Group first*: the program calls `init_process_group` before it uses the framework.
 - *Stand-in*: the program asks for "gloo". For ringtree, it is started with `-m ringtree.gloo`.
 - *NAME, exit*, in the list of failures: the program failed after its last case.
@@ -177,13 +178,22 @@ def summary_of_times(results, sizes):
         if round(outcome.ratio, 3) > 1
     ]
     always = sum(outcome.is_always_faster for *_, outcome in timed)
-    first = sum(round(outcome.first_ratio, 3) <= 1 for *_, outcome in timed)
+    slower_first = [each for each in timed if round(each[-1].first_ratio, 3) > 1]
+    run_again = [each for each in timed if each[-1].rounds_timed > TIMED_ROUNDS_MIN]
     text = f"In {len(timed) - len(slower)} of {len(timed)} timed results, ringtree's median time is "
     text += "at most Gloo's"
-    if first != len(timed) - len(slower):
-        text += f" ({first} after three rounds; the programs with a slower case ran more rounds)"
+    if run_again:
+        text += f" ({len(timed) - len(slower_first)} after {TIMED_ROUNDS_MIN} rounds"
+        if programs_in(run_again) == programs_in(slower_first):
+            text += "; only programs with a case in which ringtree was then slower ran more"
+        text += ")"
     text += f". In {always}, ringtree's slowest round is faster than Gloo's fastest."
     return f"{text} ringtree is slower in: {'; '.join(slower)}." if slower else text
+
+
+def programs_in(outcomes):
+    """Returns the programs of outcomes, each with its number of ranks."""
+    return {(program, size) for program, size, _ in outcomes}
 
 
 def with_other_torch(results, sizes):

@@ -60,7 +60,7 @@ class RingtreeBackend(C10dBackend):
     def split(self, store, ranks, opts):
         """Return a backend for the given ranks. torch also calls this method on other ranks."""
         if self.rank() not in ranks:
-            # If this method returned None, torch's PyBackend.hpp would take the address of None.
+            # If this method returned None, torch's PyBackend.hpp would dereference a null pointer.
             raise UsageError(
                 f"rank {self.rank()} is not in any of the groups, and a Python backend cannot "
                 "report this to torch; pass split_group groups that together contain all ranks, or "
@@ -303,8 +303,9 @@ def create(opts, backend_options=None):
     If the default group uses ringtree, create a subgroup of its communicator. Otherwise, connect
     the ranks of the group as a separate world through torch's store.
 
-    Raise UsageError if the rank or the size of the subgroup differs from those in `opts`. If both
-    happen to be equal, a group of other processes cannot be recognized.
+    Raise UsageError if the rank or the size of the subgroup differs from those in `opts`. This is
+    the only sign that the group consists of processes outside the default group. If both are equal
+    by chance, such a group is not detected.
     """
     whole = _default()
     if whole is not None:
@@ -330,8 +331,8 @@ def new_backend(store: dist.Store, rank: int, size: int, timeout: timedelta) -> 
     """Create a backend for processes that need not belong to torch's default group.
 
     Use it for a library that creates its own process groups, such as torchft. The processes connect
-    through `store`, which must not be in use for any other backend. `timeout` limits the connection
-    and each call, unless RINGTREE_TIMEOUT_MS is set.
+    through `store`, which must not be in use for any other backend. `timeout` limits startup and
+    each call, unless RINGTREE_TIMEOUT_MS is set.
 
     The connections stay open until you call `shutdown()` or `abort()` on the backend, even if you
     drop it.
@@ -365,7 +366,11 @@ def _seconds(timeout):
 
 
 def _positive(timeout):
-    """Return the seconds in a timeout. torch passes negative times for those above 292 years."""
+    """Return a timeout in seconds.
+
+    Raise UsageError if it is not positive. torch passes a timeout of more than 292 years as a
+    negative one.
+    """
     seconds = timeout.total_seconds()
     if seconds <= 0:
         raise UsageError(f"the timeout of a process group must be positive, but it is {timeout}")

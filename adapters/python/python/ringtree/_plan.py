@@ -82,7 +82,7 @@ class Plan:
         return near.data_ptr(), near.numel() * each
 
     def check_whole(self, whole, block):
-        """Raise UsageError unless `whole` is as long as one block like `block` per rank."""
+        """Raise UsageError unless `whole` has as many elements as one `block` per rank."""
         ranks = self.backend.size()
         if whole.numel() != ranks * block.numel():
             raise UsageError(
@@ -93,8 +93,9 @@ class Plan:
     def check_blocks(self, blocks, block=None, are_equal=False):
         """Raise UsageError unless `blocks` has one tensor per rank.
 
-        This rank's own tensor must have the shape of `block`. The others must also have this shape,
-        unless they differ in length, which is an error if `are_equal` is true.
+        If `block` is given, this rank's own tensor must have the shape of `block`, and so must
+        every tensor with the same number of elements. If `are_equal` is true, all tensors must have
+        this shape.
         """
         ranks = self.backend.size()
         if len(blocks) != ranks:
@@ -134,10 +135,10 @@ class Plan:
 
 
 def memory_of(tensor):
-    """Return a tensor with the memory of `tensor`, and a contiguous one with the same elements.
+    """Return an alias of `tensor`, and a contiguous tensor with the same elements.
 
-    The second is the first if that is contiguous. The program cannot give these tensors a different
-    storage during a call. Autograd does not see what is written to them.
+    If the alias is contiguous, it is also the second tensor. If the program assigns to
+    `tensor.data` during a call, neither tensor changes. Autograd does not see writes to them.
     """
     tensor = internals.completed(tensor)
     _check(tensor)

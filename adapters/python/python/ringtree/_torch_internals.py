@@ -63,8 +63,8 @@ def replace_methods():
 def _ask(work, method):
     """Call a method of a Work that is written in Python, and return the result.
 
-    get_future is the only method that torch forwards to Python. This function therefore stores the
-    name of the method for its thread and calls get_future, which calls the method instead (see
+    torch forwards only `wait` and get_future to Python. This function therefore stores the name of
+    the method for its thread and calls get_future, which calls the method instead (see
     `answer_instead_of_future`). Return None if the Work belongs to a different backend.
     """
     _asked.method = method
@@ -99,10 +99,11 @@ def answer_instead_of_future(work):
 
 
 def is_asked_by_reducer(caller):
-    """Return True if the caller is C++ code, which is how DDP's reducer gets a future.
+    """Return True if C++ code, such as DDP's reducer, has called get_future.
 
-    In that case, the frame `caller` is that of the function that starts backward, or None if
-    distributed autograd runs backward on one of torch's own threads.
+    `caller` is the Python frame from which get_future was called. If C++ code called it, this is
+    the frame of the function that starts backward. It is None if distributed autograd runs backward
+    on one of torch's own threads.
     """
     return caller is None or caller.f_code is _engine_run_backward.__code__
 
@@ -136,7 +137,7 @@ def may_be_compressed(tensors):
 def list_future(future, tensors):
     """Return a future that C++ code can read as a list of tensors, once `future` has completed.
 
-    TorchScript runs it on torch's pool of threads, where a thread waits for `future`.
+    A thread of torch's pool waits for `future` in TorchScript.
     """
     return _typed().listed(future, tensors)
 
@@ -149,9 +150,9 @@ def is_profiled():
 def begin_span(name, tensors):
     """Begin a call in the profiler's timeline.
 
-    Return two futures: the span ends when the first is set, and the second completes once the
-    profiler has recorded the end. The end is set on a different thread from the one that begins the
-    span, which is how torch recognizes asynchronous calls.
+    Return two futures. The span ends when you set the first. The second completes once the profiler
+    has recorded the end. Set the first on a different thread from the one that called this
+    function. Otherwise, the timeline shows the call as blocking.
     """
     record = _record_function_with_args_enter(name, *tensors)
     end = torch.futures.Future()

@@ -17,9 +17,9 @@ from .errors import Error
 class Waiters:
     """Threads that wait for calls to complete, so that torch's C++ code is notified.
 
-    Python waits for the threads of concurrent.futures before it runs exit handlers. A program that
-    ends with an exception would then wait until its calls time out, because the exit handler that
-    aborts these calls would not run. So these threads are daemon threads.
+    These are daemon threads because Python waits for all other threads, such as those of
+    concurrent.futures, before it runs exit handlers. If an exception ended the program, the handler
+    that aborts its calls would then run only after the calls had timed out.
     """
 
     def __init__(self):
@@ -50,12 +50,16 @@ class Waiters:
                 self._changed.notify_all()
 
     def settle(self):
-        """Wait until all tasks have ended, because no thread may be in a call at the exit."""
+        """Wait until all tasks have ended, for at most SETTLE_MAX seconds.
+
+        No thread may be in a call when Python exits.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._open == 0, SETTLE_MAX)
 
 
-# The number of seconds for which an exiting program waits for the threads. All calls have ended.
+# The maximum number of seconds for which an exiting program waits for the threads. Its calls have
+# ended by then.
 SETTLE_MAX = 2.0
 
 _waiters = Waiters()
@@ -216,8 +220,8 @@ class Work(internals.C10dWork):
     def get_future(self):
         """Return a future that contains the tensors.
 
-        torch's own reducer gets the future immediately. Other Python code, such as a PowerSGD hook,
-        may make calls in a callback of the future. The thread that runs the callback, and therefore
+        torch's own reducer gets the future immediately. Python code, such as a PowerSGD hook, may
+        issue calls in a callback of the future. The thread that runs the callback, and therefore
         the order of these calls, must not depend on the speed of this rank. For Python code, this
         method therefore waits for the call, and callbacks run where they are added, as they do with
         NCCL.
@@ -226,7 +230,7 @@ class Work(internals.C10dWork):
             return answered
         is_awaited = not (self._running and internals.is_asked_by_reducer(sys._getframe().f_back))
         if is_awaited:
-            # One of torch's callbacks would turn KeyboardInterrupt into RuntimeError.
+            # Wait here, because torch turns a KeyboardInterrupt in a callback into a RuntimeError.
             with contextlib.suppress(Error):
                 self._end()
         with self._lock:

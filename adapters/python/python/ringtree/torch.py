@@ -40,10 +40,10 @@ def register() -> None:
 def stand_in_for_gloo() -> None:
     """Let the name "gloo" select ringtree in this process.
 
-    Some frameworks accept only the backends in a list of names, and use "gloo" on CPUs. Call this
+    Some frameworks accept only a fixed list of backend names, and use "gloo" on CPUs. Call this
     function before the framework creates a process group. Groups that already exist are unchanged.
-    With the name "gloo", new groups then accept only CPU tensors, while Gloo accepts CUDA tensors,
-    too. To run a program without changes, use `python -m ringtree.gloo` instead.
+    New groups with the name "gloo" then accept only CPU tensors, whereas Gloo also accepts CUDA
+    tensors. To run a program without changes, use `python -m ringtree.gloo` instead.
 
     Raise ImportError if torch is too old.
     """
