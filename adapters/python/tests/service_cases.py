@@ -165,6 +165,7 @@ def backend_outside_the_default_group():
     rank, ranks = dist.get_rank(), dist.get_world_size()
     store, timeout = dist.distributed_c10d._get_default_store(), datetime.timedelta(seconds=60)
     other = (rank + 1) % ranks
+    refused(ringtree.UsageError, "timedelta", lambda: new_backend(store, other, ranks, 60))
     backend = new_backend(dist.PrefixStore("other", store), other, ranks, timeout)
     assert (backend.rank(), backend.size()) == (other, ranks)
     number = torch.tensor([float(rank)])

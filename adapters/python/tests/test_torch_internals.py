@@ -211,20 +211,23 @@ def is_recording():
     return torch._C._autograd._profiler_enabled()
 
 
-def test_before_profiler_stops():
+@pytest.fixture
+def own_stop(monkeypatch):
+    """Undoes what the test adds to the profiler's stop."""
+    profiler = torch.autograd.profiler
+    monkeypatch.setattr(profiler, "_disable_profiler", profiler._disable_profiler)
+
+
+def test_before_profiler_stops(own_stop):
     """The function runs before the profiler frees its records."""
     stopping = []
-    stop = torch.autograd.profiler._disable_profiler
-    try:
-        internals.before_profiler_stops(lambda: stopping.append(is_recording()))
-        with torch.profiler.profile():
-            assert not stopping
-    finally:
-        torch.autograd.profiler._disable_profiler = stop
+    internals.before_profiler_stops(lambda: stopping.append(is_recording()))
+    with torch.profiler.profile():
+        assert not stopping
     assert stopping == [True] and not is_recording()
 
 
-def test_profiler_stops_after_an_interrupt():
+def test_profiler_stops_after_an_interrupt(own_stop):
     """The function runs again before the profiler stops, and the program gets the exception."""
     stopping = []
 
@@ -233,15 +236,23 @@ def test_profiler_stops_after_an_interrupt():
         if len(stopping) == 1:
             raise KeyboardInterrupt
 
-    stop = torch.autograd.profiler._disable_profiler
-    try:
-        internals.before_profiler_stops(interrupted_once)
-        with pytest.raises(KeyboardInterrupt):
-            with torch.profiler.profile():
-                pass
-    finally:
-        torch.autograd.profiler._disable_profiler = stop
+    internals.before_profiler_stops(interrupted_once)
+    with pytest.raises(KeyboardInterrupt):
+        with torch.profiler.profile():
+            pass
     assert stopping == [True, True] and not is_recording()
+
+
+def test_spans_end_without_another_thread(monkeypatch):
+    """The system may refuse a thread when the profiler stops."""
+
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_work._waiters, "submit", refuse)
+    with torch.profiler.profile() as profile:
+        _work.Span("test", [torch.ones(2)])
+    assert [each.name for each in profile.events()].count("ringtree:test") == 1
 
 
 def test_premul_factor():

@@ -149,15 +149,15 @@ os.register_at_fork(after_in_child=Span.forget)
 internals.before_profiler_stops(Span.end_all)
 
 
+_NO_SPAN = contextlib.nullcontext()
+
+
 def span(name, tensors):
     """Return a context manager in which a call starts.
 
     It yields the call's span, or None if no profiler is enabled.
     """
     return Span(name, tensors) if internals.is_profiled() else _NO_SPAN
-
-
-_NO_SPAN = contextlib.nullcontext()
 
 
 class Work(internals.C10dWork):
